@@ -72,6 +72,10 @@ class TrainingError(WhetError):
     """Training had to stop (a loss that is not finite, no disk left); the last good checkpoint is kept."""
 
 
+class LearnerLostError(TrainingError):
+    """Processes of a learner have ended, or stand still; started again, they continue from a checkpoint."""
+
+
 class GepaError(WhetError):
     """A prompt search cannot begin or had to stop; finished work is kept, and `--resume` continues from there."""
 

@@ -3,8 +3,9 @@
 1. Every step trains exactly `batch_size` rollouts in whole groups; no group is trained twice.
 2. No token is older than `max_off_policy_steps`, and none is younger than the weights that learned from it.
 3. kill -9, then --resume: the ledger is whole, no group is trained twice, and what was in flight is not lost.
-4. When the run is killed its engine and its learner end too; when either of them is killed, the run ends with one line
-   that says so, and it can be resumed.
+4. When the run is killed its engine and its learner end too. A learner that is killed starts again from the checkpoint,
+   in the same run, so often as `max_restarts` says; after that, and when the engine is killed, the run ends with one
+   line that says so, and it can be resumed.
 5. Ctrl-C: a checkpoint, exit status 130, and nothing left running.
 """
 
@@ -143,14 +144,25 @@ def test_3_4_resume_after_sigkill_loses_and_repeats_no_group(start: Start, tmp_p
     assert sorted(trained + [task[0] for task in state["pending"]]) == list(range(len(trained) + len(state["pending"])))
 
 
-@pytest.mark.parametrize("part", ["engine", "learner"])
-def test_4_a_killed_part_ends_the_run_which_can_be_resumed(start: Start, tmp_path: Path, part: str) -> None:
-    process = start()
+@pytest.mark.parametrize(("part", "options"), [("engine", ()), ("learner", ("--learner.max_restarts", "0"))])
+def test_4_a_killed_part_ends_the_run_which_can_be_resumed(
+    start: Start, tmp_path: Path, part: str, options: tuple[str, ...]
+) -> None:
+    process = start(*options)
     process.after_step(3, lambda: os.kill(parts_of(process.pid)[part], signal.SIGKILL))
     output = process.finish(expected=1)
     assert f"the {part}'s process ended" in output
     assert "--resume" in output
     start("--resume").finish()
+    check_whole(tmp_path / "runs" / "run", 6)
+
+
+def test_4_a_killed_learner_starts_again_from_the_checkpoint_in_the_same_run(start: Start, tmp_path: Path) -> None:
+    process = start()
+    process.after_step(3, lambda: os.kill(parts_of(process.pid)["learner"], signal.SIGKILL))
+    output = process.finish()
+    assert "The learner starts again from the checkpoint of step" in output
+    assert "(1 of 3 restarts)" in output
     check_whole(tmp_path / "runs" / "run", 6)
 
 

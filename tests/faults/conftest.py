@@ -43,20 +43,20 @@ threads = 1
 class Run:
     """One run directory: started, killed, resumed and looked at."""
 
-    def __init__(self, warm: Any, directory: Path, *overrides: str) -> None:
+    def __init__(self, warm: Any, directory: Path, *overrides: str, env: dict[str, str] | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._warm, self._overrides = warm, overrides
+        self._warm, self._overrides, self._env = warm, overrides, env or {}
         self.config, self.path = directory / "run.toml", directory / "runs" / "run"
         self.config.write_text(CONFIG)
 
-    def start(self) -> Any:
+    def start(self, *more: str) -> Any:
         """The command a person would give: the first one, or (where there is a run) the one that resumes."""
         resume = ["--resume"] if (self.path / "config.toml").exists() else []
-        arguments = ["--runs_directory", self.path.parent, *self._overrides]
-        return self._warm.start("train", "run", self.config, *arguments, *resume)
+        arguments = ["--runs_directory", self.path.parent, *self._overrides, *more]
+        return self._warm.start("train", "run", self.config, *arguments, *resume, env=self._env)
 
-    def finish(self) -> str:
-        process = self.start()
+    def finish(self, *more: str) -> str:
+        process = self.start(*more)
         output: str = process.communicate()
         assert process.returncode == 0, output
         return output
@@ -101,8 +101,8 @@ class Run:
 
 @pytest.fixture
 def make_run(warm: Any, tmp_path: Path) -> Callable[..., Run]:
-    """`make_run("name", "--key", "value")`: a run of its own directory."""
-    return lambda name, *overrides: Run(warm, tmp_path / name, *overrides)
+    """`make_run("name", "--key", "value", env={...})`: a run of its own directory."""
+    return lambda name, *overrides, **options: Run(warm, tmp_path / name, *overrides, **options)
 
 
 def descendants(pid: int) -> list[int]:

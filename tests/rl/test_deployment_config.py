@@ -13,8 +13,11 @@ from whet.rl.config import RunConfig
 MINIMAL: dict[str, Any] = {"name": "r", "batch_size": 8, "env": [{"id": "a"}]}
 
 
+LEARNER = {"device": "learner", "ranks": "ranks"}
+
+
 def config(deployment: dict[str, Any], **inference: Any) -> RunConfig:
-    learner = {"device": device} if (device := inference.pop("learner", None)) else {}
+    learner = {key: value for key in ("device", "ranks") if (value := inference.pop(LEARNER[key], None))}
     data = {**MINIMAL, "deployment": deployment, "inference": inference, "learner": learner}
     return validate(RunConfig, data, "run.toml")
 
@@ -101,3 +104,42 @@ def test_only_what_cannot_run_on_one_device_demands_gpus() -> None:
     assert not config({}, device="cpu", tensor_parallel_size=2).gpus.demanded
     assert config({}, tensor_parallel_size=2).gpus.demanded
     assert config({"num_gpus": 2}).gpus.demanded
+
+
+@pytest.mark.parametrize(
+    ("deployment", "others", "expected"),
+    [
+        ({}, {}, 1),
+        ({"num_train_gpus": 4}, {}, 4),
+        ({"num_gpus": 8}, {}, 4),
+        ({"num_gpus": 8}, {"ranks": 4}, 4),
+        ({}, {"learner": "cpu", "ranks": 3}, 3),
+        ({"num_gpus": 4}, {"learner": "cpu", "ranks": 2}, 2),
+        ({}, {"ranks": 2}, 2),
+    ],
+)
+def test_each_gpu_that_learns_is_a_rank_and_a_cpu_has_as_many_as_are_asked_for(
+    deployment: dict[str, Any], others: dict[str, Any], expected: int
+) -> None:
+    assert config(deployment, **others).ranks == expected
+
+
+def test_ranks_that_do_not_fit_are_refused_with_the_arithmetic() -> None:
+    says = "learner.ranks = 3, but 4 of the 8 GPUs learn, and each rank has one"
+    assert says in refused({"num_gpus": 8}, ranks=3)
+    assert "ranks compute on CUDA devices or CPUs" in refused({}, learner="mps", ranks=2)
+
+
+@pytest.mark.parametrize(
+    ("learner", "more", "says"),
+    [
+        ({"ranks": 2, "rank_timeout_seconds": 600}, {}, r"= 600 has to be less than watchdog.act_seconds = 600"),
+        ({"ranks": 2}, {"watchdog": {"act_seconds": 200}}, r"= 300 has to be less than watchdog.act_seconds = 200"),
+        ({"rank_timeout_seconds": 20}, {}, "rank_timeout_seconds would have no effect: the learner is one rank"),
+        ({"max_restarts": 1}, {}, "max_restarts would have no effect: the learner computes in the run's own process"),
+    ],
+)
+def test_keys_of_ranks_have_an_effect_or_are_refused(learner: dict[str, Any], more: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        validate(RunConfig, {**MINIMAL, "learner": learner, **more}, "run.toml")
+    validate(RunConfig, {**MINIMAL, "learner": {"max_restarts": 1}, "max_async_level": 1}, "run.toml")

@@ -23,7 +23,7 @@ import whet.rl.learner.forward.decoder
 import whet.rl.preflight
 import whet.rl.run
 from whet.config import all_keys
-from whet.errors import ConfigError
+from whet.errors import ConfigError, LearnerLostError, TrainingError
 from whet.inference.weights.model_weights import read_checkpoint
 from whet.rl.algorithms import LossTerms
 from whet.rl.config import INSTEAD, LATER, RunConfig, load_run_config
@@ -37,12 +37,15 @@ from whet.rl.learner.protocol import OptimParams
 from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.group import Group
 from whet.rl.loop.group_runner import TrainingEnv
-from whet.rl.monitors.protocol import EvalReport, RunPlan, StepReport
+from whet.rl.monitors.protocol import EvalReport, Monitor, RunPlan, StepReport
 from whet.rl.monitors.trackers import trackers
 from whet.rl.run import run_training
+from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.supervision.budgets import Budget
 from whet.rl.supervision.early_stop import reason_to_stop
+from whet.rl.supervision.lifecycle import TrainingRun
 from whet.rl.supervision.watchdog import WaitTable
+from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rollouts.totals import EvalScore
 from whet.system.redaction import Redactor
 
@@ -273,6 +276,18 @@ def told(config: RunConfig) -> list[tuple[int, str]]:
     return found
 
 
+def restarts(config: RunConfig) -> int:
+    """How often a learner that is lost again and again is started again."""
+    parts = {"watchdog": Watchdog(), "monitor": Monitor(), "directory": RunDirectory(Path("nowhere"))}
+    run: Any = SimpleNamespace(config=config, **parts)
+    for number in range(1, 100):
+        try:
+            TrainingRun._check_restart(run, LearnerLostError("it is gone"), number, stopped=False)
+        except TrainingError:
+            return number - 1
+    raise AssertionError("there is no end to it")
+
+
 def spent(config: RunConfig) -> str | None:
     return Budget(config.budget, time=100.0, tokens=1000, cost=1.0).spent(1.0)
 
@@ -489,6 +504,11 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "optimizer.warmup_steps": InPart(learned, "3", STEP),
     "optimizer.decay_start": InPart(learned, "0.6", COSINE),
     "optimizer.min_lr_ratio": InPart(learned, "0.5", COSINE),
+    "learner.ranks": InPart(lambda config: [part.process for part in whet.rl.preflight.place(config).parts], "2"),
+    "learner.rank_timeout_seconds": InPart(
+        lambda config: made(config, "local_ranks")["timeout_s"], "30", ("--learner.ranks", "2")
+    ),
+    "learner.max_restarts": InPart(restarts, "1", ASYNC),
     "learner.micro_batch_tokens": InPart(
         lambda config: len(micro_batches(batch(), made(config, "make_learner")["computation"].micro_batch_tokens)), "16"
     ),

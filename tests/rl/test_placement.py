@@ -16,8 +16,17 @@ from whet.inference.devices import only_gpus, visible_gpus
 from whet.inference.vllm.interpreter import VllmPython
 from whet.rl.config import RunConfig
 from whet.rl.estimate import devices, estimate
-from whet.rl.placement import OF_A_HOST, SHARED_GPU, Placement, embedded_device, placement
+from whet.rl.placement import (
+    OF_A_HOST,
+    SHARED_GPU,
+    Placement,
+    embedded_device,
+    placement,
+    placement_of_fine_tuning,
+    rank_devices,
+)
 from whet.rl.preflight import missing
+from whet.rl.sft.config import SftConfig
 
 MINIMAL: dict[str, Any] = {"name": "r", "batch_size": 8, "env": [{"id": "reverse-text"}]}
 ON_CPU = {"learner": "cpu", "sampler": "cpu"}
@@ -75,6 +84,30 @@ def test_servers_come_after_the_gpus_that_learn() -> None:
         ("vLLM server 1", "cuda", (4, 5)),
     ]
     assert (found.gpus, [server.memory_share for server in found.servers]) == (6, [None, None])
+
+
+def test_ranks_on_the_cpu_divide_what_the_model_holds() -> None:
+    memory = {"learner: weights": 900, "learner: activations": 50}
+    found = placed(ON_CPU, 0, memory, learner={"ranks": 3}).parts[1:-1]
+    assert [part.process for part in found] == [f"learner rank {rank}" for rank in range(3)]
+    assert [(part.device, part.gpus, part.bytes_per_device) for part in found] == [("cpu", (), 350)] * 3
+    assert found[0].holds == "1/3 of weights; activations"
+    assert rank_devices("cpu", 2) == ["cpu", "cpu"]
+
+
+def test_each_rank_has_a_gpu_from_that_of_the_device_on() -> None:
+    assert rank_devices("cuda", 3) == ["cuda:0", "cuda:1", "cuda:2"]
+    assert rank_devices("cuda:2", 2) == ["cuda:2", "cuda:3"]
+    found = placed({"learner": "cuda:2", "sampler": "cpu"}, 4, learner={"device": "cuda:2", "ranks": 2})
+    assert (found.learning, found.gpus) == ((2, 3), 4)
+
+
+def test_ranks_of_fine_tuning_are_placed_too() -> None:
+    made = validate(SftConfig, {"name": "s", "data": {"path": "rows.jsonl"}, "learner": {"ranks": 2}}, "run.toml")
+    assert where(placement_of_fine_tuning(made, {"learner": "cpu"}))[1:] == [
+        ("learner rank 0", "cpu", ()),
+        ("learner rank 1", "cpu", ()),
+    ]
 
 
 def test_a_server_shares_the_only_gpu_and_has_a_second_one_to_itself() -> None:
@@ -194,7 +227,7 @@ def test_a_config_of_another_trainer_is_planned_on_a_laptop(laptop: Path, capsys
     assert main(["train", "run", "r.toml", "--dry-run", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert [part["gpus"] for part in said["placement"]["parts"]] == [[], [0], [1], [2], [3], [4, 5, 6, 7]]
-    assert len(said["missing"]) == 3
+    assert len(said["missing"]) == 2
 
 
 def test_a_run_names_all_that_is_missing_before_anything_is_made(
@@ -202,9 +235,8 @@ def test_a_run_names_all_that_is_missing_before_anything_is_made(
 ) -> None:
     Path("r.toml").write_text(FOREIGN.format(model="whet/tiny"))
     assert main(["train", "run", "r.toml"]) == 2
-    gpus, ranks, vllm = capsys.readouterr().err.strip().splitlines()
+    gpus, vllm = capsys.readouterr().err.strip().splitlines()
     assert "GPUs: 8 needed (4 to learn, 4 to sample), 0 here." in gpus
-    assert "learning on several GPUs needs FSDP2 ranks, which this version does not have" in ranks
     assert "vLLM is not installed in" in vllm
     assert "pip install 'whet[vllm]'" in vllm
     assert os.listdir() == ["r.toml"]

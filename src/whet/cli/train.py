@@ -146,21 +146,24 @@ def _print_config(config: RunConfig | SftConfig, json_output: bool) -> None:
     with extra("train", "estimating memory"):
         from whet.rl import placement, step_time
         from whet.rl.estimate import estimate, lines
-        from whet.rl.preflight import missing, place, rehearse
+        from whet.rl.preflight import missing, missing_for_fine_tuning, place, rehearse
         from whet.rl.sft.estimate import estimate as estimate_fine_tuning
 
         with redirect_stdout(sys.stderr):  # what environments print is no part of the config
             rehearse(config)
-        plan: dict[str, Any] = {}
+        plan, on_paper = dict[str, Any](), list[str]()
         if isinstance(config, RunConfig):
             found = estimate(config)
             placed, lacking = place(config, found.memory), missing(config)
             paper = step_time.expected(config)
-            plan = {"placement": placed, "missing": lacking, "on_paper": paper and step_time.as_json(paper)}
-            more = [*placement.lines(placed), *(f"missing here: {line}" for line in lacking)]
-            more += [] if paper is None else step_time.lines(paper, config.sampling.max_tokens)
+            plan = {"on_paper": paper and step_time.as_json(paper)}
+            on_paper = [] if paper is None else step_time.lines(paper, config.sampling.max_tokens)
         else:
-            found, more = estimate_fine_tuning(config), []
+            found = estimate_fine_tuning(config)
+            placed = placement.placement_of_fine_tuning(config, found.devices, found.memory)
+            lacking = missing_for_fine_tuning(config)
+        plan |= {"placement": placed, "missing": lacking}
+        more = [*placement.lines(placed), *(f"missing here: {line}" for line in lacking), *on_paper]
     if json_output:
         print_json({**config.model_dump(mode="json", exclude_none=True), "estimate": found, **plan})
         return

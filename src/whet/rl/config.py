@@ -207,6 +207,21 @@ class RunConfig(TrainingConfig):
         return split_gpus(self.deployment, self.inference, self.learner.device)
 
     @property
+    def ranks(self) -> int:
+        """One for each GPU that learns, or on a CPU as many as the config says."""
+        gpus, ranks = self.gpus, self.learner.ranks
+        if ranks is not None and gpus.demanded and gpus.train not in (0, ranks):
+            raise ValueError(
+                f"learner.ranks = {ranks}, but {gpus.train} of the {gpus.total} GPUs learn, and each rank has one. "
+                "Remove learner.ranks, or set deployment.num_train_gpus to the same number."
+            )
+        return ranks or max(1, gpus.train)
+
+    @property
+    def learner_process(self) -> bool:
+        return self.ranks > 1 or self.asynchronous
+
+    @property
     def engine(self) -> EngineKind:
         """What samples, where `auto` is decided."""
         if self.inference.engine != "auto":

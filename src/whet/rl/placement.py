@@ -13,6 +13,7 @@ from typing import Literal
 
 from whet.rl.config import RunConfig
 from whet.rl.estimate import size_text
+from whet.rl.sft.config import SftConfig
 
 SHARED_GPU = 0.5
 """Share of a GPU's memory for a server whose GPU the learner uses, too; vLLM's own default is for a GPU of its own."""
@@ -53,6 +54,11 @@ class Placement:
         return max((gpu + 1 for part in self.parts for gpu in part.gpus), default=0)
 
     @property
+    def learning(self) -> tuple[int, ...]:
+        """The GPUs that learn, by rank."""
+        return tuple(gpu for part in self.parts if part.role == "learner" for gpu in part.gpus)
+
+    @property
     def servers(self) -> tuple[PlacedPart, ...]:
         """vLLM servers that whet starts, in order."""
         return tuple(part for part in self.parts if part.role == "server" and "://" not in part.device)
@@ -70,19 +76,30 @@ def placement(
         memory: bytes by what they are for (`memory_parts`), empty where the model is not known.
     """
     memory = memory or {}
-    learning = _gpus_of(devices["learner"], config.gpus.train)
+    learning = _gpus_of(devices["learner"], config.ranks)
     learner = "learner" if config.asynchronous else "run"
     handed = memory.get("handed over")
     parts = [PlacedPart("rollouts", "run", "cpu", (), "environments, scoring, weights that are handed over", handed)]
-    for rank in range(max(1, len(learning))):
-        name = learner if len(learning) <= 1 else f"learner rank {rank}"
-        parts.append(_learner(name, devices["learner"], learning[rank : rank + 1], len(learning), memory))
+    parts += _learners(learner, devices["learner"], config.ranks, memory)
     if config.engine == "embedded":
         parts += _engines(config, devices["sampler"], learning, memory)
     elif config.inference.base_url:
         parts += [PlacedPart("server", "runs already", url, (), "", None) for url in config.inference.base_url]
     else:
         parts += _servers(config, devices["sampler"], learning, gpus, memory)
+    return Placement(tuple(parts))
+
+
+def placement_of_fine_tuning(
+    config: SftConfig, devices: Mapping[str, str], memory: Mapping[str, int] | None = None
+) -> Placement:
+    """The same for a run of fine-tuning, whose engine, if it evaluates, is on the device of the first rank."""
+    memory = memory or {}
+    parts = [PlacedPart("rollouts", "run", "cpu", (), "data, records", None)]
+    parts += _learners("run", devices["learner"], config.ranks, memory)
+    if "sampler" in devices:
+        kind, gpus = devices["sampler"].partition(":")[0], _gpus_of(devices["sampler"], 1)
+        parts.append(PlacedPart("engine", "run", kind, gpus, SAMPLING, _sampling_bytes(memory, 1)))
     return Placement(tuple(parts))
 
 
@@ -94,10 +111,22 @@ def embedded_device(config: RunConfig) -> str:
     return f"cuda:{0 if gpus.colocate else gpus.train}"
 
 
+def rank_devices(device: str, ranks: int) -> list[str]:
+    """Where each rank of a learner computes that is on `device`, without `auto`."""
+    return [f"cuda:{gpu}" for gpu in _gpus_of(device, ranks)] or [device] * ranks
+
+
 def _gpus_of(device: str, count: int) -> tuple[int, ...]:
     """`count` GPUs from that of the device on; none on another device."""
     kind, _, first = device.partition(":")
     return tuple(range(int(first or 0), int(first or 0) + max(1, count))) if kind == "cuda" else ()
+
+
+def _learners(process: str, device: str, ranks: int, memory: Mapping[str, int]) -> list[PlacedPart]:
+    """The learner in `process`, or its ranks in processes of their own."""
+    gpus = _gpus_of(device, ranks)
+    names = [process] if ranks == 1 else [f"learner rank {rank}" for rank in range(ranks)]
+    return [_learner(name, device, gpus[rank : rank + 1], ranks, memory) for rank, name in enumerate(names)]
 
 
 def _learner(name: str, device: str, gpus: tuple[int, ...], ranks: int, memory: Mapping[str, int]) -> PlacedPart:

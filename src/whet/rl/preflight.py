@@ -17,10 +17,10 @@ from whet.inference.devices import check_device, visible_gpus, why_missing
 from whet.inference.vllm.interpreter import find_vllm
 from whet.rl.algorithms import check_imported
 from whet.rl.config import RunConfig
-from whet.rl.deployment_config import GPU_COUNTS, GpuSplit
+from whet.rl.deployment_config import GPU_COUNTS
 from whet.rl.estimate import devices
 from whet.rl.loop.group_runner import TrainingEnv
-from whet.rl.placement import Placement, placement
+from whet.rl.placement import Placement, placement, placement_of_fine_tuning
 from whet.rl.sft.config import SftConfig
 from whet.rl.storage.starting_point import check_starting_point
 from whet.rl.training_config import TrainingEnvConfig
@@ -38,7 +38,7 @@ def check_devices(config: RunConfig | SftConfig) -> None:
     machine.
     """
     reinforcement = config if isinstance(config, RunConfig) else None
-    if reinforcement is not None and reinforcement.gpus.demanded:
+    if config.on_cuda[0] or (reinforcement is not None and reinforcement.gpus.demanded):
         return
     check_device(config.learner.device, "[learner] device")
     if config.inference is not None and (reinforcement is None or reinforcement.engine == "embedded"):
@@ -53,12 +53,12 @@ def check_models(config: RunConfig) -> None:
     check_imported(algorithm)
 
 
-def check_start(config: RunConfig) -> None:
+def check_start(config: RunConfig | SftConfig) -> None:
     """Raise `ConfigError` for what a run would need and this version or machine lacks, a line each.
 
     A dry run prints these lines with its plan, which may be for another machine.
     """
-    if lines := missing(config):
+    if lines := missing(config) if isinstance(config, RunConfig) else missing_for_fine_tuning(config):
         raise ConfigError("\n".join(lines))
 
 
@@ -68,16 +68,16 @@ def missing(config: RunConfig) -> list[str]:
     if deployment.ray_address is not None:
         from whet.rl.cluster.check import missing_on_cluster
 
-        return [*_missing_ranks(split), *missing_on_cluster(config, place(config))]
-    needed, here = place(config).gpus, len(visible_gpus())
-    if needed > here and (split.demanded or config.engine == "vllm"):
-        shares = [f"{split.train} to learn"] * bool(split.train) + [f"{split.infer} to sample"] * bool(split.infer)
+        return [*_missing_ranks(config), *missing_on_cluster(config, place(config))]
+    placed, here = place(config), len(visible_gpus())
+    needed, learning = placed.gpus, len(placed.learning)
+    if needed > here and (split.demanded or learning > 1 or config.engine == "vllm"):
+        shares = [f"{learning} to learn"] * bool(learning) + [f"{split.infer} to sample"] * bool(split.infer)
         found.append(f"GPUs: {needed} needed ({', '.join(shares)}), {here} here{_on_cpus(config)}.")
     elif split.demanded:
         parts = [("[learner] device", split.train), ("[inference] device", split.infer * (config.engine == "embedded"))]
         reasons = [f"{key}: {why}" for key, count in parts if count and (why := why_missing("cuda")) is not None]
         found += reasons
-    found += _missing_ranks(split)
     if deployment.colocate:
         found.append(
             "colocate = true: taking turns on a GPU needs an engine that sleeps, which this version does not have. "
@@ -88,13 +88,24 @@ def missing(config: RunConfig) -> list[str]:
     return found
 
 
-def _missing_ranks(split: GpuSplit) -> list[str]:
-    if split.train <= 1:
+def _missing_ranks(config: RunConfig) -> list[str]:
+    if config.ranks == 1:
         return []
     return [
-        f"num_train_gpus = {split.train}: learning on several GPUs needs FSDP2 ranks, which this version does not "
-        "have. Set num_train_gpus = 1."
+        f"ray_address with {config.ranks} ranks of the learner: ranks are processes of one machine. Set num_train_gpus "
+        "= 1, or remove ray_address."
     ]
+
+
+def missing_for_fine_tuning(config: SftConfig) -> list[str]:
+    """The same of fine-tuning."""
+    if config.ranks == 1:
+        return []
+    needed, here = len(placement_of_fine_tuning(config, devices(config)).learning), len(visible_gpus())
+    if needed > here:
+        return [f"GPUs: {needed} needed to learn, {here} here."]
+    why = why_missing("cuda") if needed else None
+    return [] if why is None else [f"[learner] device: {why}"]
 
 
 def place(config: RunConfig, memory: Mapping[str, int] | None = None) -> Placement:

@@ -26,8 +26,10 @@ from whet.rl.config import RunConfig
 from whet.rl.data.curriculum import Curriculum, Pool
 from whet.rl.data.lengths import Lengths
 from whet.rl.data.reward_shaping import RewardShaper
+from whet.rl.estimate import devices
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.process import ProcessLearner
+from whet.rl.learner.ranks.ranks_learner import RanksLearner, local_ranks
 from whet.rl.loop.async_source import AsyncSource
 from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.group_filter import GroupFilter
@@ -38,7 +40,7 @@ from whet.rl.loop.source import Source
 from whet.rl.loop.sync_source import SyncSource
 from whet.rl.loop.training_loop import inline
 from whet.rl.monitors.protocol import Outcome
-from whet.rl.placement import embedded_device
+from whet.rl.placement import embedded_device, rank_devices
 from whet.rl.preflight import check_models, check_start, load_environments
 from whet.rl.storage.environments import check_identities, identities_of, write_identities
 from whet.rl.storage.records import Records
@@ -106,27 +108,15 @@ def run_training(
         process = EngineProcess(model.path, scratch, **sampling) if config.engine_process else None
         if process is not None:  # it loads the model while this process loads the learner
             stack.callback(process.close)
-        make = ProcessLearner if config.asynchronous else make_learner
-        learner: AnyLearner = make(
-            model.path,
-            **learner_options(
-                config,
-                scratch,
-                threads=learner_threads,
-                max_steps=config.max_steps,
-                publish_dtype=config.inference.dtype,
-            ),
-            publish_format="packed" if config.engine == "embedded" else "checkpoint",
-            reference=config.algorithm.reference if config.algorithm.kl_coef else None,
-            reference_thread=config.asynchronous and learner_threads == 1,  # several are better used in each product
-        )
+        learner = _learner(config, model.path, scratch, learner_threads)
         stack.callback(learner.close)
         sampler: Engine
         if servers is not None:
             sampler = servers.pool
         else:
             sampler = load_policy(model, **sampling).engine if process is None else process.engine()
-        children = [part.log for part in (process, learner) if isinstance(part, EngineProcess | ProcessLearner)]
+        apart = (EngineProcess, ProcessLearner, RanksLearner)
+        children = [part.log for part in (process, learner) if isinstance(part, apart)]
         monitor = stack.enter_context(watchers.of_run(directory, config, resume=resume, children=children))
         if servers is not None:
             servers.move_logs()
@@ -144,6 +134,25 @@ def run_training(
         ending = Ending(Budget(config.budget), config.early_stop, lambda: engine.tokens, spent, monitor.note)
         parts = (config, directory, learner, monitor, watchdog, ending, config.max_steps)
         return ReinforcementRun(*parts, environments, evaluated, client, lengths, servers).execute(step)
+
+
+def _learner(config: RunConfig, model: Path, scratch: Path, threads: int) -> AnyLearner:
+    """In ranks, in a process of its own, or in this one; it publishes weights packed, or as a checkpoint."""
+    options = learner_options(
+        config,
+        scratch,
+        threads=max(1, threads // config.ranks),
+        max_steps=config.max_steps,
+        publish_dtype=config.inference.dtype,
+    )
+    options["publish_format"] = "packed" if config.engine == "embedded" else "checkpoint"
+    options["reference"] = config.algorithm.reference if config.algorithm.kl_coef else None
+    if config.ranks > 1:
+        on = rank_devices(devices(config)["learner"], config.ranks)
+        return local_ranks(on, scratch, timeout_s=config.learner.rank_timeout_seconds)(model, **options)
+    make = ProcessLearner if config.asynchronous else make_learner
+    alone = config.asynchronous and threads == 1  # several threads are better used in each product
+    return make(model, **options, reference_thread=alone)
 
 
 @dataclass(slots=True)
@@ -184,17 +193,20 @@ class ReinforcementRun(TrainingRun):
             records=records,
             monitor=self.monitor,
             shaper=self.shaper,
-            run_blocking=asyncio.to_thread if config.asynchronous else inline,
+            run_blocking=asyncio.to_thread if config.asynchronous or config.ranks > 1 else inline,
             watchdog=self.watchdog,
             ending=self.ending,
         )
 
-    async def _publish(self, step: int) -> None:
-        if self.servers is not None:
+    async def _publish(self, step: int, *, again: bool) -> None:
+        if self.servers is not None and not again:
             self.monitor.note(f"waiting for {self.servers.describe()}")
             await self.servers.pool.start()
-        if step or self.config.lora is not None:
+        if step or again or self.config.lora is not None:
             await self.client.engine.load_weights(self.learner.publish())
+
+    async def _stop_rollouts(self) -> None:
+        await self.source.close()
 
     async def _close(self) -> None:
         """End what is in flight; something may not answer, and is waited for briefly."""

@@ -89,6 +89,34 @@ class TrainingConfig(StrictModel):
     trackio: TrackioConfig | None = Field(None, description="Present: track the run with trackio.")
     deployment: DeploymentConfig = Field(default_factory=DeploymentConfig, description="What of the machine to use.")
 
+    @property
+    def ranks(self) -> int:
+        """Processes that divide the learner among them; 1: it is not divided."""
+        return self.learner.ranks or 1
+
+    @property
+    def learner_process(self) -> bool:
+        """Whether the learner computes in a process, or in ranks, of its own."""
+        return self.ranks > 1
+
+    @model_validator(mode="after")
+    def _ranks_fit(self) -> Self:
+        learner, ranks, act = self.learner, self.ranks, self.watchdog.act_seconds
+        if ranks > 1 and learner.device == "mps":
+            raise ValueError(f'learner.ranks = {ranks}: ranks compute on CUDA devices or CPUs, not on device = "mps"')
+        if ranks > 1 and learner.rank_timeout_seconds >= act:
+            raise ValueError(
+                f"learner.rank_timeout_seconds = {learner.rank_timeout_seconds:g} has to be less than "
+                f"watchdog.act_seconds = {act:g}: otherwise the run is stopped before it is known which rank hangs"
+            )
+        if ranks == 1 and learner.differs("rank_timeout_seconds"):
+            raise ValueError("learner.rank_timeout_seconds would have no effect: the learner is one rank. Remove it.")
+        if not self.learner_process and learner.differs("max_restarts"):
+            raise ValueError(
+                "learner.max_restarts would have no effect: the learner computes in the run's own process. Remove it."
+            )
+        return self
+
     @model_validator(mode="after")
     def _dtypes_have_an_effect(self) -> Self:
         self.learner.check_dtypes(self.lora)

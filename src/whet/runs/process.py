@@ -34,6 +34,15 @@ def began(pid: int) -> str | None:
     return listed.stdout.strip() or None
 
 
+def is_suspended(pid: int) -> bool:
+    """Whether a signal (SIGSTOP, Ctrl-Z) keeps the process from running; False where that cannot be known."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] in ("T", "t")
+
+
 @cache
 def boot_id() -> str | None:
     """Identifies the time since this machine was started, as text to compare for equality; None where it has no id."""

@@ -24,7 +24,9 @@ def quick_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whet.rl.supervision.processes, "START_METHOD", "fork")
 
 
-def test_what_it_warns_of_is_told_from_its_loading_to_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_it_warns_of_is_told_from_its_loading_to_its_steps(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def make(model: Path, **options: Any) -> Any:
         logger.warning("this checkpoint is old")
         return SimpleNamespace(version=0, parameters=1, trained_parameters=1, publish=publish)
@@ -33,7 +35,7 @@ def test_what_it_warns_of_is_told_from_its_loading_to_its_steps(monkeypatch: pyt
         logger.warning("shared memory is nearly full")
 
     monkeypatch.setattr("whet.rl.learner.make.make_learner", make)
-    learner = ProcessLearner(Path("anything"))
+    learner = ProcessLearner(Path("anything"), publish_directory=tmp_path)
     heard: queue.Queue[logging.LogRecord] = queue.Queue()
     try:
         with learner.log.forwarded_to(heard.put):
@@ -45,12 +47,14 @@ def test_what_it_warns_of_is_told_from_its_loading_to_its_steps(monkeypatch: pyt
     assert told == ["this checkpoint is old", "shared memory is nearly full"]
 
 
-def test_one_that_cannot_be_made_says_why_and_its_process_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_cannot_be_made_says_why_and_its_process_is_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def make(model: Path, **options: Any) -> Any:
         raise ModelLoadError("no such model")
 
     monkeypatch.setattr("whet.rl.learner.make.make_learner", make)
     before = set(active_children())
     with pytest.raises(ModelLoadError, match="no such model"):
-        ProcessLearner(Path("anything"))
+        ProcessLearner(Path("anything"), publish_directory=tmp_path)
     assert set(active_children()) <= before

@@ -25,19 +25,24 @@ import whet.rl.sft.data
 import whet.rl.sft.run as module
 import whet.rl.supervision.lifecycle
 from whet.config import all_keys
-from whet.errors import ConfigError, DatasetError
+from whet.errors import ConfigError, DatasetError, LearnerLostError, TrainingError
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.inference.weights.model_weights import read_checkpoint
 from whet.models.tokenizer import build_tokenizer
 from whet.rl import preflight
+from whet.rl.estimate import devices
 from whet.rl.learner.protocol import LossOutput, OptimOutput
 from whet.rl.loop.evaluation import HeldOutEvaluation
-from whet.rl.monitors.protocol import EvalReport
+from whet.rl.monitors.protocol import EvalReport, Monitor
+from whet.rl.placement import placement_of_fine_tuning
 from whet.rl.sft.config import SftConfig, load_sft_config
 from whet.rl.sft.data import SftData, load_data
 from whet.rl.sft.loop import SftLoop
+from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.supervision.budgets import Budget
 from whet.rl.supervision.early_stop import reason_of_losses, reason_to_stop
+from whet.rl.supervision.lifecycle import TrainingRun
+from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rollouts.totals import EvalScore
 
 EVALUATING = ("--eval.env", '[{ id = "reverse-text" }]')
@@ -46,6 +51,7 @@ WATCHED = ("--validation.fraction", "0.3", "--validation.interval", "1")
 BY_REWARD = (*EVALUATING, "--eval.interval", "1", "--early_stop.metric", "reward")
 BY_LOSS = (*WATCHED, "--early_stop.patience", "3")
 ADAPTER = ("--lora.rank", "4")
+RANKS = ("--learner.ranks", "2")
 SCORED = ("--data.path", "SCORED", "--data.min_reward", "0.5")
 TEXT = ("--data.path", "TEXT")
 
@@ -245,6 +251,18 @@ def stopped(config: SftConfig) -> Any:
     return [reason_to_stop(config.early_stop, reports[: end + 1]) for end in range(len(reports))]
 
 
+def restarts(config: SftConfig) -> int:
+    """How often a learner that is lost again and again is started again."""
+    parts = {"watchdog": Watchdog(), "monitor": Monitor(), "directory": RunDirectory(Path("nowhere"))}
+    run: Any = SimpleNamespace(config=config, **parts)
+    for number in range(1, 100):
+        try:
+            TrainingRun._check_restart(run, LearnerLostError("it is gone"), number, stopped=False)
+        except TrainingError:
+            return number - 1
+    raise AssertionError("there is no end to it")
+
+
 def ends(config: SftConfig) -> Any:
     """Why a run that has taken some time and tokens ends, if it does."""
     return Budget(config.budget, counted="trained", time=100.0, tokens=1000).spent(1.0)
@@ -312,6 +330,9 @@ KEYS: dict[str, Differs | Refused] = {
     "optimizer.warmup_steps": learner_options("1"),
     "optimizer.decay_start": learner_options("0.5", "--optimizer.schedule", "cosine"),
     "optimizer.min_lr_ratio": learner_options("0.5", "--optimizer.schedule", "cosine"),
+    "learner.ranks": Differs(lambda config: len(placement_of_fine_tuning(config, devices(config)).parts), "2"),
+    "learner.rank_timeout_seconds": Differs(lambda config: handed("local_ranks")(config)[1], "30", RANKS),
+    "learner.max_restarts": Differs(restarts, "1", RANKS),
     "learner.micro_batch_tokens": learner_options("99"),
     "learner.activation_checkpointing": learner_options("true"),
     "learner.device": learner_options("cpu"),
@@ -392,11 +413,11 @@ KEYS: dict[str, Differs | Refused] = {
     "trackio.group": tracker("mine", "trackio"),
     "deployment.threads": learner_options("3"),
     "deployment.engine_process": Refused("true", "no rollout is trained on"),
-    "deployment.num_gpus": Refused("2", "fine-tuning computes on one device"),
-    "deployment.num_train_gpus": Refused("2", "fine-tuning computes on one device"),
-    "deployment.num_infer_gpus": Refused("2", "fine-tuning computes on one device"),
-    "deployment.colocate": Refused("true", "fine-tuning computes on one device"),
-    "deployment.ray_address": Refused("auto", "fine-tuning computes on one device"),
+    "deployment.num_gpus": Differs(lambda config: config.ranks, "2"),
+    "deployment.num_train_gpus": Differs(lambda config: config.ranks, "2"),
+    "deployment.num_infer_gpus": Refused("2", "the engine of evaluations computes on one GPU"),
+    "deployment.colocate": Refused("true", "fine-tuning samples nothing to learn from"),
+    "deployment.ray_address": Refused("auto", "fine-tuning computes on this machine"),
 }
 
 

@@ -65,6 +65,22 @@ class LearnerConfig(StrictModel):
     """`[learner]`: how a batch is computed. Only the dtypes change what is learned, as far as they round."""
 
     device: str = Field("auto", pattern=DEVICE_PATTERN, description=f"Where the learner computes: {DEVICE_HELP}")
+    ranks: int | None = Field(
+        None,
+        ge=1,
+        description="Processes that divide the learner among them (FSDP2). Absent: one for each GPU that learns.",
+    )
+    rank_timeout_seconds: float = Field(
+        300.0,
+        gt=0,
+        description="Ranks end where one stands still, or none comes any further, for so long; less than "
+        "watchdog.act_seconds.",
+    )
+    max_restarts: int = Field(
+        3,
+        ge=0,
+        description="How often ranks or a learner's process that died are started again, from the last checkpoint.",
+    )
     micro_batch_tokens: int = Field(
         2048, ge=1, description="Tokens computed at once; gradients of a batch add up over its micro-batches."
     )

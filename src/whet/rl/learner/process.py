@@ -19,12 +19,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.errors import TrainingError
+from whet.errors import LearnerLostError
 from whet.inference.protocol import WeightUpdate
 from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
-from whet.rl.supervision.child_log import ChildHandler, ChildLog, tell_parent
+from whet.rl.learner.publications import Publications
+from whet.rl.supervision.child_log import ChildHandler, ChildLogs, tell_parent
 from whet.rl.supervision.processes import follow_parent, process_context
 from whet.system.loading_time import rare_collections
 
@@ -40,18 +41,30 @@ class ProcessLearner:
     def __init__(self, model: Path, **options: Any) -> None:
         """Start the process and load the model there; `options` are those of `make_learner`.
 
-        Raises what `make_learner` raises, and `TrainingError` where the process does not live to tell.
+        Raises what `make_learner` raises, and `LearnerLostError` where the process does not live to tell.
         """
-        self.log = ChildLog("learner")
+        self.log = ChildLogs()
+        self._model, self._options = model, options
+        self._publications = Publications(options["publish_directory"])
+        self._start()
+
+    def restart(self) -> None:
+        """Begin again in a new process, with the weights that the learner was made with. Raises as when it is made."""
+        self.close()
+        self._start()
+
+    def _start(self) -> None:
+        log = self._log = self.log.add("learner")
+        scratch = self._publications.root
         self._pool = ProcessPoolExecutor(
-            1, mp_context=process_context(), initializer=_begin, initargs=(self.log.theirs,)
+            1, mp_context=process_context(), initializer=_begin, initargs=(log.theirs, scratch)
         )
         try:
-            facts = self._run(_make, model, options)
+            facts = self._run(_make, self._model, {**self._options, "publish_directory": self._publications.begin()})
         except BaseException:
             self.close()
             raise
-        self.log.handed_over()
+        log.handed_over()
         self.pid: int = facts["pid"]
         self.version: int = facts["version"]
         self.parameters: int = facts["parameters"]
@@ -71,6 +84,7 @@ class ProcessLearner:
 
     def publish(self) -> WeightUpdate:
         update: WeightUpdate = self._call("publish")
+        self._publications.published()
         return update
 
     def save(self, directory: Path) -> None:
@@ -90,7 +104,7 @@ class ProcessLearner:
         for process in list((self._pool._processes or {}).values()):
             process.kill()
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self.log.close()
+        self.log.close(self._log)
 
     def _call(self, method: str, *arguments: Any) -> Any:
         answer, self.version = self._run(_answer, method, arguments)
@@ -100,16 +114,16 @@ class ProcessLearner:
         try:
             return self._pool.submit(function, *arguments).result()
         except BrokenProcessPool:
-            raise TrainingError(
-                "the learner's process ended without a word: it was killed, most often for its memory. "
-                "Continue with --resume; a smaller learner.micro_batch_tokens or activation checkpointing needs less."
+            raise LearnerLostError(
+                "the learner's process ended without a word: it was killed, most often for its memory (a smaller "
+                "learner.micro_batch_tokens or activation checkpointing needs less)"
             ) from None
 
 
-def _begin(log: connection.Connection) -> None:
-    """The process."""
+def _begin(log: connection.Connection, scratch: Path) -> None:
+    """The process. `scratch` is the run's private directory."""
     global _hears
-    follow_parent()
+    follow_parent(scratch)
     _hears = tell_parent(log)
 
 

@@ -105,3 +105,9 @@ class Learner(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def learner_metrics(learner: Learner) -> dict[str, float]:
+    """What a learner reports of the batch it has learned, by the names of docs/training.md; {} of one without it."""
+    measure = getattr(learner, "metrics", None)
+    return {} if measure is None else measure()

@@ -34,7 +34,7 @@ from whet.rl.data.mismatch import EVIDENCE, FreshTokens, fresh_of_batch, mismatc
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.data.samples import TokenSequence
 from whet.rl.data.token_details import Turns, turn_details
-from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
+from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, learner_metrics
 from whet.rl.loop.group import Group, Part, Tally
 from whet.rl.loop.source import Source
 from whet.rl.loop.training_loop import TrainingLoop
@@ -80,7 +80,7 @@ class Orchestrator(TrainingLoop):
         if self.config.asynchronous:
             assembly |= length_metrics(learned.groups, learned.tally.lost_lengths)
         metrics = step_metrics(learned.groups, learned.tally, learned.sequences, assembly, loss, optim, timings)
-        metrics |= engine_metrics(self.engine)
+        metrics |= engine_metrics(self.engine) | learner_metrics(self.learner)
         if self.ending is not None:
             self.ending.after_step()
         record = self._record(step, learned, metrics)

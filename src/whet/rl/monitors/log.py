@@ -22,7 +22,7 @@ from pathlib import Path
 from rich.console import Console
 
 from whet.rl.monitors.console import ConsoleMonitor
-from whet.rl.supervision.child_log import CHILD, ChildLog, deaf_ends, log_warning
+from whet.rl.supervision.child_log import CHILD, ForwardedLog, deaf_ends, log_warning
 from whet.runs.following import KEPT_FILES, LOG
 from whet.runs.live import Output
 from whet.system.redaction import Redactor
@@ -41,7 +41,7 @@ class LogMonitor(ConsoleMonitor):
 
 
 @contextmanager
-def run_log(directory: Path, redactor: Redactor, children: Sequence[ChildLog] = ()) -> Iterator[LogMonitor]:
+def run_log(directory: Path, redactor: Redactor, children: Sequence[ForwardedLog] = ()) -> Iterator[LogMonitor]:
     """The log in `directory`, open until the block ends, `children` included. Raises `OSError` if it cannot be made."""
     directory.mkdir(parents=True, exist_ok=True)
     handler = _Handler(directory / LOG)

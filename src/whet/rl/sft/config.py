@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from whet.config import StrictModel, apply_overrides, parse_overrides, read_toml, validate
 from whet.errors import ConfigError
-from whet.rl.deployment_config import GPU_COUNTS
 from whet.rl.inference_config import InferenceConfig
 from whet.rl.sampling_config import SamplingConfig
 from whet.rl.supervision.budgets import BudgetConfig
@@ -150,12 +149,34 @@ class SftConfig(TrainingConfig):
         if self.inference is not None and self.inference.asks_for_vllm:
             key = next(iter(self.inference.vllm_keys), "engine")
             raise ValueError(f"inference.{key}: evaluations of fine-tuning use the embedded engine, not vLLM")
-        for key in GPU_COUNTS:
-            if (count := getattr(self.deployment, key) or 1) > 1:
-                raise ValueError(f"deployment.{key} = {count}: fine-tuning computes on one device")
-        for key in ("colocate", "ray_address"):
-            if self.deployment.differs(key):
-                raise ValueError(f"deployment.{key} would have no effect: fine-tuning computes on one device")
+        if (count := self.deployment.num_infer_gpus or 1) > 1:
+            raise ValueError(f"deployment.num_infer_gpus = {count}: the engine of evaluations computes on one GPU")
+        if self.deployment.colocate:
+            raise ValueError("deployment.colocate would have no effect: fine-tuning samples nothing to learn from")
+        if self.deployment.ray_address is not None:
+            raise ValueError("deployment.ray_address would have no effect: fine-tuning computes on this machine")
+
+    @property
+    def ranks(self) -> int:
+        """One for each GPU, all of which learn, or on a CPU as many as the config says."""
+        said = {
+            "learner.ranks": self.learner.ranks,
+            "deployment.num_train_gpus": self.deployment.num_train_gpus,
+            "deployment.num_gpus": self.deployment.num_gpus,
+        }
+        counts = {key: count for key, count in said.items() if count is not None}
+        if len({*counts.values()}) > 1:
+            text = ", ".join(f"{key} = {count}" for key, count in counts.items())
+            raise ValueError(f"in fine-tuning each GPU learns, as one rank, so these are one number: {text}")
+        many = [key for key, count in counts.items() if key.endswith("gpus") and count > 1]
+        if many and self.learner.device == "cpu":
+            raise ValueError(f'{many[0]} = {counts[many[0]]} would have no effect with learner.device = "cpu"')
+        return next(iter(counts.values()), 1)
+
+    @property
+    def on_cuda(self) -> tuple[bool | None, bool | None]:
+        demanded = max(self.deployment.num_train_gpus or 1, self.deployment.num_gpus or 1) > 1
+        return (True if demanded else None), None
 
     def _early_stop_can_act(self, early_stop: SftEarlyStopConfig) -> None:
         if early_stop.watches_evaluations:

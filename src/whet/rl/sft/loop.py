@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,16 +21,13 @@ from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import pack
 from whet.rl.data.metrics import utilisation
 from whet.rl.data.samples import TokenSequence
-from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
+from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams, learner_metrics
 from whet.rl.loop.training_loop import TrainingLoop
 from whet.rl.monitors.protocol import StepReport
 from whet.rl.sft.batches import Batches, Pick
 from whet.rl.sft.config import VALIDATION_LOSS, SftConfig
 from whet.rl.sft.data import Example, SftData
 from whet.rl.supervision.ending import StopRequested
-
-if TYPE_CHECKING:
-    from whet.rl.learner.torch_learner import TorchLearner
 
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
 VALIDATED_AT_ONCE = 64
@@ -54,7 +51,6 @@ class SftLoop(TrainingLoop):
     config: SftConfig
     data: SftData
     batches: Batches
-    learner: TorchLearner
 
     async def _begin(self, step: int) -> None:
         if step == 0 and self.data.validation:
@@ -78,6 +74,7 @@ class SftLoop(TrainingLoop):
             )
         trained = [f"{pick.epoch}-{self.data.train[pick.row].number}" for pick in picks]
         metrics = step_metrics(picks, examples, loss, optim, time.perf_counter() - started)
+        metrics |= learner_metrics(self.learner)
         if self._validation_is_due(step):
             metrics |= self._validate()
         with self.watchdog.waiting("records", "the run", "the disk (records)", act=self.watchdog.stop, blocks=True):

@@ -6,7 +6,7 @@ that are missing before torch is imported. How a run begins and ends is in `supe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,15 @@ from whet.clients.usage import Spending
 from whet.envs.environment import Environment
 from whet.errors import RunError
 from whet.inference.loading import load_policy, read_model
+from whet.rl.estimate import devices
 from whet.rl.inference_config import InferenceConfig
 from whet.rl.learner.make import make_learner
+from whet.rl.learner.ranks.ranks_learner import RanksLearner, local_ranks
 from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.training_loop import Evaluate
 from whet.rl.monitors.protocol import EvalReport, Outcome
-from whet.rl.preflight import check_devices, load_held_out
+from whet.rl.placement import rank_devices
+from whet.rl.preflight import check_devices, check_start, load_held_out
 from whet.rl.sft.batches import Batches
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import SftData, load_data
@@ -39,7 +42,7 @@ from whet.rl.supervision.watchdog_thread import Watchdog
 
 if TYPE_CHECKING:
     from whet.inference.policy_client import PolicyClient
-    from whet.rl.learner.torch_learner import TorchLearner
+    from whet.rl.supervision.lifecycle import AnyLearner
 
 
 def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None, json_output: bool = False) -> Outcome:
@@ -48,6 +51,7 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
     With `json_output` the terminal is left to the caller; the run directory is the same. Raises `WhetError` for a
     mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
     """
+    check_start(config)
     config = settled(config, resume=resume)
     paths = [section.path for section in (config.data, config.validation) if section and section.path is not None]
 
@@ -80,10 +84,16 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
             policy = load_policy(model, dtype=dtype, device=inference.device, threads=threads)
             engine = WatchedEngine(policy.engine, watchdog)
             client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
-        options = learner_options(config, scratch, threads=threads, max_steps=last_step, publish_dtype=dtype)
-        learner = make_learner(model.path, **options)
+        of_rank = max(1, threads // config.ranks)
+        options = learner_options(config, scratch, threads=of_rank, max_steps=last_step, publish_dtype=dtype)
+        make: Callable[..., AnyLearner] = make_learner
+        if config.ranks > 1:
+            on = rank_devices(devices(config)["learner"], config.ranks)
+            make = local_ranks(on, scratch, timeout_s=config.learner.rank_timeout_seconds)
+        learner = make(model.path, **options)
         stack.callback(learner.close)
-        monitor = stack.enter_context(watchers.of_run(directory, config, resume=resume))
+        children = [learner.log] if isinstance(learner, RanksLearner) else []
+        monitor = stack.enter_context(watchers.of_run(directory, config, resume=resume, children=children))
         write_identities(directory.path, identities_of((), held_out_sections))
         budget = Budget(config.budget, counted="trained")
         ending = Ending(budget, config.early_stop, lambda: batches.tokens_taken, Spending(), monitor.note)
@@ -99,7 +109,6 @@ class _SftRun(TrainingRun):
     has_rollouts = False
 
     config: SftConfig
-    learner: TorchLearner
     data: SftData
     batches: Batches
     held_out: list[tuple[str, Environment]]
@@ -108,6 +117,7 @@ class _SftRun(TrainingRun):
     def _restore(self, step: int, state: dict[str, Any]) -> None:
         """Continue after the rows that were trained. Raises `RunError` where the rows are not the same any more."""
         if not state:
+            self.batches.taken = 0
             return
         taken = state.get("rows_taken")
         if state.get("data") != self.data.fingerprint or not isinstance(taken, int):

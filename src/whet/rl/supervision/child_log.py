@@ -18,9 +18,9 @@ import queue
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing import connection, util
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from whet.rl.supervision.processes import process_context
 
@@ -35,6 +35,12 @@ FLUSH_S = 1.0
 
 
 Deliver = Callable[[logging.LogRecord], object]
+
+
+class ForwardedLog(Protocol):
+    """The log of a child, or of several."""
+
+    def forwarded_to(self, deliver: Deliver) -> AbstractContextManager[None]: ...
 
 
 class ChildLog:
@@ -55,14 +61,17 @@ class ChildLog:
     @contextmanager
     def forwarded_to(self, deliver: Deliver) -> Iterator[None]:
         """`deliver` is given every record, from a thread, until the block ends or the child does."""
+        self.listen(deliver)
+        try:
+            yield
+        finally:
+            self.stop_listening()
+
+    def listen(self, deliver: Deliver) -> None:
         self._thread = threading.Thread(
             target=self._listen, args=(deliver,), name=f"whet log of the {self._process}", daemon=True
         )
         self._thread.start()
-        try:
-            yield
-        finally:
-            self._stop_listening()
 
     def close(self) -> None:
         """Once the child has ended. Records that were not delivered go to standard error."""
@@ -70,12 +79,12 @@ class ChildLog:
             return
         self._closed = True
         self.handed_over()
-        self._stop_listening()
+        self.stop_listening()
         self._deliver_rest(_on_standard_error)
         for end in (self._ours, self._woken, self._wake):
             end.close()
 
-    def _stop_listening(self) -> None:
+    def stop_listening(self) -> None:
         if self._thread is not None:
             self._wake.send_bytes(b".")
             self._thread.join(timeout=FLUSH_S)
@@ -102,6 +111,41 @@ class ChildLog:
             return False
         deliver(logging.makeLogRecord({**fields, CHILD: self._process}))
         return True
+
+
+class ChildLogs:
+    """The logs of children that end and are started again, as one."""
+
+    def __init__(self) -> None:
+        self._logs: list[ChildLog] = []
+        self._deliver: Deliver | None = None
+
+    def add(self, process: str) -> ChildLog:
+        """Of a child that is about to be started."""
+        log = ChildLog(process)
+        self._logs.append(log)
+        if self._deliver is not None:
+            log.listen(self._deliver)
+        return log
+
+    def close(self, log: ChildLog) -> None:
+        """Once its child has ended. Closing it again does nothing."""
+        if log in self._logs:
+            self._logs.remove(log)
+        log.close()
+
+    @contextmanager
+    def forwarded_to(self, deliver: Deliver) -> Iterator[None]:
+        """As `ChildLog.forwarded_to`, also of children that are started within the block."""
+        self._deliver = deliver
+        for log in self._logs:
+            log.listen(deliver)
+        try:
+            yield
+        finally:
+            self._deliver = None
+            for log in self._logs:
+                log.stop_listening()
 
 
 def _on_standard_error(record: logging.LogRecord) -> None:

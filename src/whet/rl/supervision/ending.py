@@ -106,6 +106,8 @@ class Ending:
         return self.budget.state_dict(self._elapsed)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with what a checkpoint says, {} where training begins; what was used after it is not counted."""
+        self._tokens_counted, self._cost_counted = self.used_tokens(), self.spent.cost or 0.0
         self.budget.load_state_dict(state)
 
     @property

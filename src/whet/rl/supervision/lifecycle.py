@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from whet.config import read_toml
-from whet.errors import TrainingError
+from whet.errors import LearnerLostError, TrainingError
+from whet.rl.learner.process import ProcessLearner
+from whet.rl.learner.ranks.ranks_learner import RanksLearner
 from whet.rl.loop.training_loop import TrainingLoop
 from whet.rl.monitors import Monitor, announce, console_and_others
 from whet.rl.monitors.log import run_log
@@ -28,11 +30,12 @@ from whet.rl.monitors.protocol import Outcome, RunPlan
 from whet.rl.monitors.trackers import trackers
 from whet.rl.report import write_report
 from whet.rl.sft.config import VALIDATION_LOSS
+from whet.rl.storage.checkpoints import checkpoints_in
 from whet.rl.storage.records import Records
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.storage.starting_point import starting_adapter
 from whet.rl.storage.status import Status
-from whet.rl.supervision.child_log import ChildLog
+from whet.rl.supervision.child_log import ForwardedLog
 from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped
 from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rl.training_config import TrainingConfig
@@ -47,10 +50,9 @@ from whet.system.redaction import KNOWN, Redactor
 from whet.system.signals import on_stopping_signals
 
 if TYPE_CHECKING:
-    from whet.rl.learner.process import ProcessLearner
     from whet.rl.learner.torch_learner import TorchLearner
 
-    AnyLearner = TorchLearner | ProcessLearner
+    AnyLearner = TorchLearner | ProcessLearner | RanksLearner
 ConfigT = TypeVar("ConfigT", bound=TrainingConfig)
 
 
@@ -90,7 +92,7 @@ class Watchers:
 
     @contextmanager
     def of_run(
-        self, directory: RunDirectory, config: TrainingConfig, *, resume: bool, children: Sequence[ChildLog] = ()
+        self, directory: RunDirectory, config: TrainingConfig, *, resume: bool, children: Sequence[ForwardedLog] = ()
     ) -> Iterator[Monitor]:
         """Open and lock the run's directory, and begin to watch; until the block ends."""
         directory.open(config, resume=resume)
@@ -155,9 +157,7 @@ class TrainingRun(ABC):
                     **self._plan(),
                 )
             )
-            notes = [*self._notes(), *(f"checkpoint passed over: {line}" for line in passed_over), *records.repaired]
-            for line in notes:
-                self.monitor.note(line)
+            self._note([*self._notes(), *self._restored(passed_over), *records.repaired])
             outcome = self._train(step, records)
         except BaseException as error:
             failure = self._stall() or failure_message(error, self.directory.path)
@@ -177,13 +177,17 @@ class TrainingRun(ABC):
     @abstractmethod
     def _loop(self, records: Records) -> TrainingLoop: ...
 
-    async def _publish(self, step: int) -> None:
-        """Give the engine the weights of `step`, to begin with, where it has other ones."""
+    async def _publish(self, step: int, *, again: bool) -> None:
+        """Give the engine the weights of `step`, where it has other ones: at first, or `again`, after a restart."""
+        return None
+
+    async def _stop_rollouts(self) -> None:
+        """End what is in flight; the engine is used again."""
         return None
 
     @abstractmethod
     async def _close(self) -> None:
-        """End what is in flight."""
+        """End what is in flight, and the engine."""
 
     @abstractmethod
     def _plan(self) -> Mapping[str, Any]:
@@ -216,15 +220,61 @@ class TrainingRun(ABC):
         return self._outcome("finished", done, message, weights=weights, next_command=after)
 
     async def _drive(self, step: int, records: Records) -> int:
-        loop = self._loop(records)
-        watching = self.watchdog.on_duty(stop=loop.stop.set, say=self.monitor.note, last_resort=self._end_the_process)
-        with self._stopped_by_signals(loop.stop), watching:
+        stop, restarts = asyncio.Event(), 0
+        watching = self.watchdog.on_duty(stop=stop.set, say=self.monitor.note, last_resort=self._end_the_process)
+        with self._stopped_by_signals(stop), watching:
             try:
-                await unless_stopped(loop.stop, self._publish(step))
-                self.ending.begin(loop.stop, records.evaluations, records.curve(VALIDATION_LOSS))
-                return await loop.run(step + 1)
+                while True:
+                    try:
+                        if restarts:
+                            step = await self._rewind_again(records)
+                        return await self._run_loop(step, records, stop, again=restarts > 0)
+                    except LearnerLostError as error:
+                        restarts += 1
+                        self._check_restart(error, restarts, stopped=stop.is_set())
+                        await self._stop_rollouts()
             finally:
                 await self._close()
+
+    async def _run_loop(self, step: int, records: Records, stop: asyncio.Event, *, again: bool) -> int:
+        loop = self._loop(records)
+        loop.stop = stop
+        await unless_stopped(stop, self._publish(step, again=again))
+        self.ending.begin(stop, records.evaluations, records.curve(VALIDATION_LOSS))
+        return await loop.run(step + 1)
+
+    def _check_restart(self, error: LearnerLostError, restarts: int, *, stopped: bool) -> None:
+        """Say that the learner starts again, or raise `TrainingError` where it may not."""
+        limit = self.config.learner.max_restarts
+        if stopped or self.watchdog.failure is not None:
+            raise TrainingError(f"{error}, while the run was being stopped") from None
+        if restarts > limit:
+            after = f" after {limit} restart{'s' * (limit != 1)}" if limit else ""
+            raise TrainingError(f"{error}; the run ends{after} (learner.max_restarts = {limit})") from None
+        newest = next(iter(checkpoints_in(self.directory.checkpoints)), None)
+        place = "the beginning: there is no checkpoint" if newest is None else f"the checkpoint of step {newest.step}"
+        self.monitor.note(f"{error}. The learner starts again from {place} ({restarts} of {limit} restarts)")
+
+    def _restored(self, passed_over: Sequence[str]) -> list[str]:
+        """Lines about the learner that has just been loaded: where its ranks are, which checkpoints are damaged."""
+        ranks = [f"the learner is divided: {self.learner.describe()}"] if isinstance(self.learner, RanksLearner) else []
+        return ranks + [f"checkpoint passed over: {line}" for line in passed_over]
+
+    def _note(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.monitor.note(line)
+
+    async def _rewind_again(self, records: Records) -> int:
+        """The learner started again, and all else as the newest checkpoint has it, whose step is returned."""
+        repaired = len(records.repaired)
+        with self.watchdog.waiting("restart", "the run", "the learner to start again"):
+            assert isinstance(self.learner, ProcessLearner | RanksLearner), "no other learner is lost alone"
+            await asyncio.to_thread(self.learner.restart)
+            step, state, passed_over = await asyncio.to_thread(records.rewind, self.learner)
+        self._note([*self._restored(passed_over), *records.repaired[repaired:]])
+        self._restore(step, state)
+        self.ending.load_state_dict(state)
+        return step
 
     def _outcome(self, state: EndState, step: int, message: str, **fields: Any) -> Outcome:
         rollouts = self.directory.rollouts if self.has_rollouts else None

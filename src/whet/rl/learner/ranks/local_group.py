@@ -1,0 +1,246 @@
+"""`LocalRankGroup`: one process a rank, on this machine.
+
+Each rank has a pipe for calls, one for answers, and a few bytes of shared memory without a name, in which it says what
+it does. A thread of the rank puts a heartbeat there, so that one that is suspended can be told from one that waits
+in a collective. The ranks meet through a file in the run's private directory and talk over the loopback interface
+alone. They end with the run's process, however that ends, remove its private directory then, and leave Ctrl-C to it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import queue
+import struct
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from signal import Signals
+from typing import Any
+
+from whet.rl.learner.ranks.rank_body import RankBody
+from whet.rl.learner.ranks.rank_group import Answer, Standing
+from whet.rl.supervision.child_log import ChildLog, ChildLogs, Deliver, tell_parent
+from whet.rl.supervision.processes import follow_parent, process_context
+from whet.runs.process import is_suspended
+
+BEAT_S = 0.5
+ENDS_WITHIN_S = 30.0
+"""Seconds that a killed process, and the threads that talk to it, may take to be gone."""
+LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
+STARTING = "starting its process"
+
+
+class Place:
+    """What a rank says of itself, in memory that it shares with the run: heartbeat, phase, number of phases."""
+
+    _HEAD = struct.Struct("@QddQI")  # changes, odd while one is made; heartbeat; since when; phases; bytes of the phase
+    _MOST = 400
+
+    def __init__(self, memory: Any) -> None:
+        """`memory` is a `RawArray` of `Place.BYTES` characters."""
+        self._bytes = memoryview(memory).cast("B")
+        self._lock = threading.Lock()
+        self._changes = self._phases = 0
+
+    BYTES = _HEAD.size + _MOST
+
+    def beat(self) -> None:
+        with self._lock:
+            struct.pack_into("@d", self._bytes, 8, time.monotonic())
+
+    def phase(self, text: str) -> None:
+        said = text.encode()[: self._MOST]
+        with self._lock:
+            self._changes += 2
+            self._phases += 1
+            struct.pack_into("@Q", self._bytes, 0, self._changes - 1)
+            self._bytes[self._HEAD.size : self._HEAD.size + len(said)] = said
+            now = time.monotonic()
+            self._HEAD.pack_into(self._bytes, 0, self._changes, now, now, self._phases, len(said))
+
+    def read(self) -> tuple[float, float, int, str]:
+        """Heartbeat, since when the phase lasts (both of `time.monotonic`), number of phases, phase."""
+        for _ in range(100):  # a rank that is suspended in the middle of a change never ends it
+            changes, beat, since, phases, size = self._HEAD.unpack_from(self._bytes)
+            said = bytes(self._bytes[self._HEAD.size : self._HEAD.size + min(size, self._MOST)])
+            if changes % 2 == 0 and self._HEAD.unpack_from(self._bytes)[0] == changes:
+                break
+        return beat, since, phases, said.decode(errors="replace")
+
+
+@dataclass(slots=True)
+class _Rank:
+    """The run's side of one rank."""
+
+    process: Any
+    calls: connection.Connection
+    answers: connection.Connection
+    place: Place
+    log: ChildLog
+    threads: list[threading.Thread]
+
+
+class LocalRankGroup:
+    """See `RankGroup`."""
+
+    def __init__(self, devices: Sequence[str], directory: Path) -> None:
+        """A rank for each of `devices` (`cpu`, `cuda:1`); `directory` is private to the run."""
+        self.size = len(devices)
+        self._devices, self._directory = tuple(devices), directory
+        self._ranks: list[_Rank] = []
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._logs = ChildLogs()
+        self._starts = 0
+
+    @property
+    def pids(self) -> list[int]:
+        return [rank.process.pid for rank in self._ranks]
+
+    def start(self, model: Path, options: Mapping[str, Any]) -> None:
+        assert not self._ranks, "the ranks run already"
+        self._starts += 1
+        self._answers = queue.SimpleQueue()
+        meeting = self._meeting_point()
+        shared = {"world_size": self.size, "init_method": f"file://{meeting}"}
+        for number, device in enumerate(self._devices):
+            computation = options["computation"].model_copy(update={"device": device})
+            self._start_rank(number, model, {**options, **shared, "computation": computation})
+
+    def send(self, rank: int, verb: str, arguments: tuple[Any, ...]) -> None:
+        if not (ranks := self._ranks):
+            return  # they were ended meanwhile
+        there, data = ranks[rank], bytes(ForkingPickler.dumps((verb, arguments)))
+
+        def deliver() -> None:
+            """In a thread: a pipe is full as long as the rank does not read, and a suspended one never does."""
+            with suppress(OSError):  # the rank has ended, which `standing` says
+                there.calls.send_bytes(data)
+
+        there.threads = [thread for thread in there.threads if thread.is_alive()]
+        self._in_thread(there, deliver, "calls")
+
+    def receive(self, timeout_s: float) -> Answer | None:
+        try:
+            return self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def standing(self) -> list[Standing]:
+        return [self._standing(number, rank) for number, rank in enumerate(self._ranks)]
+
+    def kill(self) -> None:
+        ranks, self._ranks = self._ranks, []
+        for rank in ranks:
+            rank.process.kill()
+        for rank in ranks:
+            rank.process.join(ENDS_WITHIN_S)
+            for thread in rank.threads:  # they see the end of their pipes
+                thread.join(ENDS_WITHIN_S)
+            rank.calls.close()
+            rank.answers.close()
+            self._logs.close(rank.log)
+        self._meeting_point().unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self.kill()
+
+    def forwarded_to(self, deliver: Deliver) -> AbstractContextManager[None]:
+        return self._logs.forwarded_to(deliver)
+
+    def _meeting_point(self) -> Path:
+        return self._directory / f"ranks-meet-{self._starts}"
+
+    def _start_rank(self, number: int, model: Path, options: Mapping[str, Any]) -> None:
+        context = process_context()
+        their_calls, calls = context.Pipe(duplex=False)
+        answers, their_answers = context.Pipe(duplex=False)
+        memory = context.RawArray(ctypes.c_char, Place.BYTES)
+        place, log = Place(memory), self._logs.add(f"rank {number}")
+        place.phase(STARTING)
+        process = context.Process(  # type: ignore[attr-defined]  # every context has it
+            target=_run,
+            args=(number, their_calls, their_answers, log.theirs, memory, self._directory, model, options),
+            name=f"whet learner rank {number}",
+            daemon=True,
+        )
+        process.start()
+        their_calls.close()
+        their_answers.close()
+        log.handed_over()
+        rank = _Rank(process, calls, answers, place, log, [])
+        self._ranks.append(rank)
+        into = self._answers
+
+        def listen() -> None:
+            with suppress(EOFError, OSError):
+                while True:
+                    into.put(answers.recv())
+
+        self._in_thread(rank, listen, "answers")
+
+    def _in_thread(self, rank: _Rank, work: Any, what: str) -> None:
+        thread = threading.Thread(target=work, name=f"whet {what} of {rank.process.name}", daemon=True)
+        rank.threads.append(thread)
+        thread.start()
+
+    def _standing(self, number: int, rank: _Rank) -> Standing:
+        now = time.monotonic()
+        beat, since, phases, phase = rank.place.read()
+        status, pid = rank.process.exitcode, rank.process.pid
+        ended = None
+        if status is not None:
+            ended = f"was killed by {Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+        return Standing(
+            number,
+            f"process {pid}",
+            self._devices[number],
+            phase,
+            phases,
+            phase_s=max(0.0, now - since),
+            silent_s=max(0.0, now - beat),
+            suspended=status is None and is_suspended(pid),
+            ended=ended,
+        )
+
+
+def _run(
+    number: int,
+    calls: connection.Connection,
+    answers: connection.Connection,
+    log: connection.Connection,
+    memory: Any,
+    directory: Path,
+    model: Path,
+    options: Mapping[str, Any],
+) -> None:
+    """The process of a rank."""
+    follow_parent(directory)
+    hears = tell_parent(log)
+    for library in ("GLOO", "NCCL"):
+        os.environ[f"{library}_SOCKET_IFNAME"] = LOOPBACK
+    place = Place(memory)
+    place.phase(STARTING)
+    threading.Thread(target=_beat, args=(place,), name="whet heartbeat", daemon=True).start()
+    body = RankBody(number, place.phase)
+    answers.send(body.make(model, options))
+    hears.attach()
+    gc.collect()
+    gc.freeze()  # what is loaded stays: a collection that visits all of torch takes a third of a second
+    with suppress(EOFError):  # the run has ended
+        while True:
+            verb, arguments = calls.recv()
+            answers.send(body.call(verb, arguments))
+
+
+def _beat(place: Place) -> None:
+    while True:
+        place.beat()
+        time.sleep(BEAT_S)
