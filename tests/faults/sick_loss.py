@@ -14,7 +14,7 @@ HEALTHY_CALLS = 4
 """There is a checkpoint by then."""
 _calls = 0
 _next: tuple[Path, str] | None = None
-"""The fault of this process, and where it notes that it is done; the next one is for the ranks that are started then."""
+"""The fault of these ranks, and where it is noted as done; the one behind it is for ranks that are started then."""
 
 
 def loss(inputs: LossInputs, config: Any) -> LossTerms:
