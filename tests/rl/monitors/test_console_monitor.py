@@ -350,3 +350,19 @@ def test_the_view_shows_tokens_of_unfinished_answers() -> None:
     plain.monitor.start(plan())
     plain.monitor.console.print(plain.monitor.draw(100, 20, ""))
     assert any(line.startswith("12 tokens so far in 3 unfinished answers, 5 in the longest") for line in plain.lines)
+
+
+def test_a_run_that_goes_back_to_its_checkpoint_shows_each_step_once(tmp_path: Path) -> None:
+    console, records = Plain(), JsonlMonitor(tmp_path / "metrics.jsonl")
+    console.monitor.start(plan(directory=tmp_path))
+    for report in map(step_report, (1, 2, 3)):
+        records.step(report)
+        console.monitor.step(report)
+    console.monitor.evaluation(evaluation("during", 3, 0.5))
+    records.truncate_after(2)
+    console.monitor.rewound(2)
+    progress = console.monitor.progress
+    assert progress is not None
+    assert (progress.step, progress.evaluations) == (2, [])
+    console.monitor.step(step_report(3))
+    assert progress.rewards["calculator"] == pytest.approx([0.1, 0.2, 0.3])

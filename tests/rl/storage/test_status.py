@@ -81,3 +81,9 @@ def test_a_stall_is_told_at_once_and_is_over_with_the_next_step(status: Status) 
     assert read(status)["stalled"] == ["the learner has waited 75 s for a batch of rollouts"]
     status.step(StepReport(4, {}))
     assert "stalled" not in read(status)
+
+
+def test_a_run_that_goes_back_to_its_checkpoint_says_so_at_once(status: Status, clock: Clock) -> None:
+    started(status).step(StepReport(5, {}))
+    status.rewound(3)
+    assert read(status)["step"] == 3

@@ -55,6 +55,9 @@ class MonitorGroup(Monitor):
     def step(self, report: StepReport) -> None:
         self._call_each(lambda monitor: monitor.step(report))
 
+    def rewound(self, step: int) -> None:
+        self._call_each(lambda monitor: monitor.rewound(step))
+
     def evaluation(self, report: EvalReport) -> None:
         self._call_each(lambda monitor: monitor.evaluation(report))
 

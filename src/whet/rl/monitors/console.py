@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
@@ -32,7 +33,7 @@ class ConsoleMonitor(RunView, Monitor):
         self._doctor = LiveDoctor.of(plan.directory, plan.first_step)
         if plan.first_step > 1:  # so that the end can be compared with the beginning
             self.progress.evaluations += read_evaluations(plan.directory / EVALS)
-            self.progress.remember(_rows_before(plan))
+            self.progress.remember(_rows_before(plan.directory, plan.first_step))
         self.line(plan_line(plan))
         self.begin()
 
@@ -54,6 +55,15 @@ class ConsoleMonitor(RunView, Monitor):
             self._examine(lambda doctor: doctor.step(report.step, report.metrics))
         self.changed()
         self.line(step_line(self.progress))
+
+    def rewound(self, step: int) -> None:
+        if self.progress is None:
+            return
+        directory = self.progress.plan.directory
+        with self.lock:
+            self.progress.rewind(step, _rows_before(directory, step + 1))
+        self._doctor = LiveDoctor.of(directory, step + 1)
+        self.changed()
 
     def _examine(self, look: Callable[[LiveDoctor], None]) -> None:
         """Let the doctor look; as plain lines, a finding is printed when it is another than before."""
@@ -113,7 +123,7 @@ def _steps(count: int) -> str:
     return f"{count} step" + ("" if count == 1 else "s")
 
 
-def _rows_before(plan: RunPlan) -> Iterator[dict[str, Any]]:
-    """The steps on record of a run that is resumed, so that its curves begin where it began."""
-    metrics = plan.directory / "metrics.jsonl"
-    return (row for row in (read_lines(metrics) if metrics.is_file() else ()) if row["step"] < plan.first_step)
+def _rows_before(directory: Path, step: int) -> Iterator[dict[str, Any]]:
+    """The steps on record before `step`, so that the curves of a run that is resumed begin where it began."""
+    metrics = directory / "metrics.jsonl"
+    return (row for row in (read_lines(metrics) if metrics.is_file() else ()) if row["step"] < step)

@@ -68,6 +68,14 @@ class RunProgress:
         for row in rows:
             self._add_to_curves(row)
 
+    def rewind(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Back to `step`, up to which `rows` are on record."""
+        self.step, self._mark = step, self.clock()
+        self.rewards.clear()
+        self.losses.clear()
+        self.evaluations = [report for report in self.evaluations if report.step <= step]
+        self.remember(rows)
+
     def _add_to_curves(self, metrics: Mapping[str, Any]) -> None:
         for name in ("", *self.names):
             reward = metrics.get(f"reward/{name}/mean" if name else "reward/mean")

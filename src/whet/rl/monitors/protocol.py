@@ -74,6 +74,9 @@ class Monitor(RunObserver):
     def step(self, report: StepReport) -> None:
         """A step was trained."""
 
+    def rewound(self, step: int) -> None:
+        """The run has gone back to `step`: later ones, which were reported, are done again."""
+
     def evaluation(self, report: EvalReport) -> None:
         """Held-out tasks were evaluated."""
 

@@ -60,6 +60,10 @@ class Status(Monitor):
         self._fields["step"] = report.step
         self._stalled_no_more()
 
+    def rewound(self, step: int) -> None:
+        self._fields["step"] = step
+        self._write()
+
     def evaluation(self, report: EvalReport) -> None:
         self._stalled_no_more()
 

@@ -274,6 +274,7 @@ class TrainingRun(ABC):
         self._note([*self._restored(passed_over), *records.repaired[repaired:]])
         self._restore(step, state)
         self.ending.load_state_dict(state)
+        self.monitor.rewound(step)
         return step
 
     def _outcome(self, state: EndState, step: int, message: str, **fields: Any) -> Outcome:

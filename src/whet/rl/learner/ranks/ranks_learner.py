@@ -171,7 +171,10 @@ class RanksLearner:
         if len(call.answers) == self._group.size and not any(one.raised for one in call.answers.values()):
             return
         error: WhetError | None = None
-        if fault := find_fault(call, self._group.standing()):
+        ranks = self._group.standing()
+        if len(ranks) < self._group.size:
+            return  # they are being ended
+        if fault := find_fault(call, ranks):
             error = LearnerLostError(fault)
         elif call.raised_s > AGREED_WITHIN_S:
             error = next(found for one in call.answers.values() if (found := _error_of(one)) is not None)
