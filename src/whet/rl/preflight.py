@@ -68,7 +68,7 @@ def missing(config: RunConfig) -> list[str]:
     if deployment.ray_address is not None:
         from whet.rl.cluster.check import missing_on_cluster
 
-        return [*_missing_ranks(config), *missing_on_cluster(config, place(config))]
+        return missing_on_cluster(config, place(config))
     placed, here = place(config), len(visible_gpus())
     needed, learning = placed.gpus, len(placed.learning)
     if needed > here and (split.demanded or learning > 1 or config.engine == "vllm"):
@@ -86,15 +86,6 @@ def missing(config: RunConfig) -> list[str]:
     if config.engine == "vllm" and not config.inference.base_url:
         found += _missing_vllm(config)
     return found
-
-
-def _missing_ranks(config: RunConfig) -> list[str]:
-    if config.ranks == 1:
-        return []
-    return [
-        f"ray_address with {config.ranks} ranks of the learner: ranks are processes of one machine. Set num_train_gpus "
-        "= 1, or remove ray_address."
-    ]
 
 
 def missing_for_fine_tuning(config: SftConfig) -> list[str]:

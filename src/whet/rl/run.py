@@ -56,7 +56,7 @@ from whet.system import cancellation
 
 if TYPE_CHECKING:
     from whet.inference.policy_client import PolicyClient
-    from whet.rl.cluster.run_cluster import ClusterEngines
+    from whet.rl.cluster.run_cluster import ClusterEngines, RunCluster
     from whet.rl.supervision.lifecycle import AnyLearner
     from whet.rl.supervision.vllm_engines import VllmEngines
 
@@ -93,6 +93,7 @@ def run_training(
             "record_kept": config.algorithm.renormalise_cuts,
         }
         servers: VllmEngines | ClusterEngines | None = None
+        cluster: RunCluster | None = None
         if config.deployment.ray_address is not None:
             from whet.rl.cluster.run_cluster import ClusterEngines, joined
 
@@ -108,7 +109,7 @@ def run_training(
         process = EngineProcess(model.path, scratch, **sampling) if config.engine_process else None
         if process is not None:  # it loads the model while this process loads the learner
             stack.callback(process.close)
-        learner = _learner(config, model.path, scratch, learner_threads)
+        learner = _learner(config, model.path, scratch, learner_threads, cluster)
         stack.callback(learner.close)
         sampler: Engine
         if servers is not None:
@@ -136,7 +137,7 @@ def run_training(
         return ReinforcementRun(*parts, environments, evaluated, client, lengths, servers).execute(step)
 
 
-def _learner(config: RunConfig, model: Path, scratch: Path, threads: int) -> AnyLearner:
+def _learner(config: RunConfig, model: Path, scratch: Path, threads: int, cluster: RunCluster | None) -> AnyLearner:
     """In ranks, in a process of its own, or in this one; it publishes weights packed, or as a checkpoint."""
     options = learner_options(
         config,
@@ -147,6 +148,8 @@ def _learner(config: RunConfig, model: Path, scratch: Path, threads: int) -> Any
     )
     options["publish_format"] = "packed" if config.engine == "embedded" else "checkpoint"
     options["reference"] = config.algorithm.reference if config.algorithm.kl_coef else None
+    if config.ranks > 1 and cluster is not None:
+        return cluster.ranks(config)(model, **options)
     if config.ranks > 1:
         on = rank_devices(devices(config)["learner"], config.ranks)
         return local_ranks(on, scratch, timeout_s=config.learner.rank_timeout_seconds)(model, **options)

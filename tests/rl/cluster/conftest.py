@@ -17,7 +17,9 @@ import pytest
 from whet.rl.storage.ledger import Ledger
 from whet.system.files import read_lines
 
-NODE = {"num_cpus": 2, "object_store_memory": 100 << 20}
+NODE = {"object_store_memory": 100 << 20}
+CPUS = (1, 3)
+"""Of the two nodes; the first one is that of the run."""
 CONFIG = """
 name = "run"
 model = "whet/tiny"
@@ -53,7 +55,13 @@ class TestCluster:
     def __init__(self, directory: str) -> None:
         from ray.cluster_utils import Cluster
 
-        head = {**NODE, "include_dashboard": False, "node_ip_address": "127.0.0.2", "temp_dir": directory}
+        head = {
+            **NODE,
+            "num_cpus": CPUS[0],
+            "include_dashboard": False,
+            "node_ip_address": "127.0.0.2",
+            "temp_dir": directory,
+        }
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self._nodes = 1
         self.address: str = self._cluster.address
@@ -113,7 +121,7 @@ def cluster() -> Iterator[TestCluster]:
     with tempfile.TemporaryDirectory(prefix="whet-ray-", ignore_cleanup_errors=True) as directory:
         made = TestCluster(directory)
         try:
-            made.add()
+            made.add(num_cpus=CPUS[1])
             yield made
         finally:
             made.close()

@@ -41,6 +41,23 @@ def test_a_server_that_splits_its_layers_reserves_its_gpus_on_one_node() -> None
     assert gpu_counts == [4.0, 4.0]
 
 
+def test_ranks_share_the_threads_and_the_first_is_on_the_node_of_the_run() -> None:
+    deployment = {"ray_address": "auto", "threads": 4}
+    run = RunConfig.model_validate({**BASE, "deployment": deployment, "learner": {"ranks": 2}})
+    found = bundles(run, placement(run, {"learner": "cpu", "sampler": "cpu"}, 0), "10.0.0.1")
+    assert [(bundle.part, bundle.resources()) for bundle in found] == [
+        ("learner rank 0", {"CPU": 2.0, "node:10.0.0.1": 0.001}),
+        ("learner rank 1", {"CPU": 2.0}),
+        ("engine 1", {"CPU": 4.0}),
+    ]
+    assert fit(found, [node("10.0.0.2", 8), node("10.0.0.1", 2)]) == {
+        "learner rank 0": "10.0.0.1",
+        "learner rank 1": "10.0.0.2",
+        "engine 1": "10.0.0.2",
+    }
+    assert fit(found, [node("10.0.0.2", 8), node("10.0.0.1", 1)])["learner rank 0"] is None
+
+
 def test_servers_that_run_already_reserve_nothing() -> None:
     assert wanted(config({"base_url": ["http://10.0.0.9:8000"]}), "http://10.0.0.9:8000") == []
 

@@ -22,24 +22,31 @@ class ClusterBundle:
     """As the placement calls it: `learner rank 1`, `engine 2`, `vLLM server 0`."""
     cpus: int
     gpus: int
+    node: str = ""
+    """Address of the only node that it may be on; "" where any will do."""
 
     def resources(self) -> dict[str, float]:
         """As Ray takes them."""
-        return {"CPU": float(self.cpus), **({"GPU": float(self.gpus)} if self.gpus else {})}
+        at = {f"node:{self.node}": 0.001} if self.node else {}
+        return {"CPU": float(self.cpus), **({"GPU": float(self.gpus)} if self.gpus else {}), **at}
 
     def describe(self) -> str:
         """`1 CPU, 2 GPUs`"""
         return ", ".join(f"{n} {kind}{'s' * (n != 1)}" for n, kind in ((self.cpus, "CPU"), (self.gpus, "GPU")) if n)
 
 
-def bundles(config: RunConfig, placed: Placement) -> list[ClusterBundle]:
-    """Those of a run, in the order of its parts: what is in actors, which is engines that whet starts.
+def bundles(config: RunConfig, placed: Placement, here: str = "") -> list[ClusterBundle]:
+    """Those of a run: of each rank of a divided learner, and of each engine that whet starts.
 
-    Each reserves a CPU for every thread that it computes with.
+    Each reserves a CPU for every thread that it computes with. Rank 0 is on the node of the run, of address `here`.
     """
-    cpus = config.threads()[0]
+    engine_threads, learner_threads = config.threads()
+    ranks = [part for part in placed.parts if part.role == "learner"] if config.ranks > 1 else []
     parts = [*(part for part in placed.parts if part.role == "engine"), *placed.servers]
-    return [ClusterBundle(part.process, cpus, len(part.gpus)) for part in parts]
+    each = max(1, learner_threads // config.ranks)
+    first = [ClusterBundle(part.process, each, len(part.gpus), here) for part in ranks[:1]]
+    others = [ClusterBundle(part.process, each, len(part.gpus)) for part in ranks[1:]]
+    return [*first, *others, *(ClusterBundle(part.process, engine_threads, len(part.gpus)) for part in parts)]
 
 
 def fit(wanted: Sequence[ClusterBundle], nodes: Sequence[ClusterNode]) -> dict[str, str | None]:
@@ -50,8 +57,9 @@ def fit(wanted: Sequence[ClusterBundle], nodes: Sequence[ClusterNode]) -> dict[s
     """
     room = {node.address: [node.cpus, node.gpus] for node in nodes if not node.problem}
     found: dict[str, str | None] = {bundle.part: None for bundle in wanted}
-    for bundle in sorted(wanted, key=lambda one: (-one.gpus, -one.cpus)):
-        fitting = [name for name, (cpus, gpus) in room.items() if cpus >= bundle.cpus and gpus >= bundle.gpus]
+    for bundle in sorted(wanted, key=lambda one: (not one.node, -one.gpus, -one.cpus)):
+        names = [bundle.node] if bundle.node else list(room)
+        fitting = [n for n in names if n in room and room[n][0] >= bundle.cpus and room[n][1] >= bundle.gpus]
         if fitting:
             name = min(fitting, key=lambda name: (room[name][1], room[name][0]))
             room[name][0] -= bundle.cpus

@@ -39,7 +39,7 @@ def check_cluster(address: str, config: RunConfig | None = None, placed: Placeme
     facts = survey(address, None if config is None else config.inference.python)
     if config is None or placed is None:
         return ClusterCheck(facts, (), tuple(differences(facts)))
-    wanted = bundles(config, placed)
+    wanted = bundles(config, placed, next((node.address for node in facts.nodes if node.is_here), ""))
     where = fit(wanted, facts.nodes)
     missing = [*differences(facts), *lacking(wanted, facts.nodes), *_without_vllm(config, facts)]
     return ClusterCheck(facts, tuple((bundle, where[bundle.part]) for bundle in wanted), tuple(missing))

@@ -53,9 +53,9 @@ class ClusterMember:
         except TimeoutError:
             raise EngineError(f"engine {self.name} was not ready within {READY_WITHIN_S:g} s") from None
         except ray.exceptions.RayTaskError as error:
-            raise error.cause if isinstance(error.cause, WhetError) else EngineError(_line(error)) from None
+            raise error.cause if isinstance(error.cause, WhetError) else EngineError(actor_line(error)) from None
         except ray.exceptions.RayError as error:
-            raise EngineError(f"engine {self.name}: {_line(error)}") from None
+            raise EngineError(f"engine {self.name}: {actor_line(error)}") from None
         self._watch = asyncio.create_task(self._wait(actor), name=f"whet watch of engine {self.name}")
         assert self.address is not None
         return NodeEngine(self._engine(self.address), self._store, self.address.node)
@@ -107,7 +107,7 @@ class ClusterMember:
         try:
             self._ended = await actor.wait.remote()
         except ray.exceptions.RayError as error:
-            self._ended = _line(error)
+            self._ended = actor_line(error)
 
     def _engine(self, at: EngineAddress) -> RemoteEngine | VllmEngine:
         if self._hosted.embedded:
@@ -163,7 +163,7 @@ class NodeEngine:
         return lengths
 
 
-def _line(error: Exception) -> str:
+def actor_line(error: Exception) -> str:
     """What Ray says of an actor that is gone, without its advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if "reason" in line.lower() or "died" in line.lower() or "cause" in line.lower()]

@@ -22,8 +22,10 @@ from whet.rl.cluster.bundles import ClusterBundle, bundles
 from whet.rl.cluster.engine_host import HostedEngine
 from whet.rl.cluster.node_engine import PLACED_WITHIN_S, ClusterMember
 from whet.rl.cluster.nodes import LOCAL
+from whet.rl.cluster.ray_ranks import RayRankGroup
 from whet.rl.cluster.weight_store import NodeAgent, WeightStore
 from whet.rl.config import RunConfig
+from whet.rl.learner.ranks.ranks_learner import RanksLearner
 from whet.rl.placement import PlacedPart
 from whet.rl.preflight import place
 from whet.rl.storage.starting_point import starting_model
@@ -47,6 +49,13 @@ class RunCluster:
         bundle = self._reserved[number]
         return {"num_cpus": bundle.cpus, "num_gpus": bundle.gpus, "scheduling_strategy": strategy}
 
+    def ranks(self, config: RunConfig) -> Callable[..., RanksLearner]:
+        """Makes the learner in ranks, as `local_ranks` does."""
+        devices = [part.device for part in place(config).parts if part.role == "learner"]
+        shared = next(folder for folder in config.directory.absolute().parents if folder.is_dir())
+        group = RayRankGroup(_model(config), devices, lambda rank: self.place(f"learner rank {rank}"), shared)
+        return partial(RanksLearner, group, timeout_s=config.learner.rank_timeout_seconds)
+
 
 @contextmanager
 def joined(config: RunConfig) -> Iterator[RunCluster]:
@@ -58,7 +67,7 @@ def joined(config: RunConfig) -> Iterator[RunCluster]:
 
     assert config.deployment.ray_address is not None
     with begun_ray(config.deployment.ray_address):
-        wanted = bundles(config, place(config))
+        wanted = bundles(config, place(config), ray.util.get_node_ip_address())
         if not wanted:
             yield RunCluster(None, [])
             return

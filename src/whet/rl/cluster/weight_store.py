@@ -74,6 +74,14 @@ def store_weights(path: Path) -> StoredWeights:
     return StoredWeights(tuple(files), size, path.is_file())
 
 
+def sees(file: Path, token: str) -> bool:
+    """Whether a file is here that holds this text."""
+    try:
+        return file.read_text(encoding="utf-8") == token
+    except OSError:
+        return False
+
+
 class NodeAgent:
     """In an actor: what a node sees of the learner's files, and the copies that it has."""
 
@@ -83,10 +91,7 @@ class NodeAgent:
         self._copies: list[Path] = []
 
     def sees(self, directory: Path, token: str) -> bool:
-        try:
-            return (directory / TOKEN).read_text(encoding="utf-8") == token
-        except OSError:
-            return False
+        return sees(directory / TOKEN, token)
 
     def fetch(self, stored: StoredWeights, name: str) -> tuple[Path, int]:
         """Bring weights to this node, where they are not there yet: the path of `name`, and bytes that were written."""

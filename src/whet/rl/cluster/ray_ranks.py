@@ -1,0 +1,208 @@
+"""`RayRankGroup`: the ranks of a learner, each in an actor of the cluster.
+
+Rank 0 is on the node of the run, which has the memory that new weights are published to; the others are where Ray puts
+them. All write and read checkpoints, so all have to see the run's directory; whether they do is tried at the start.
+They meet at rank 0's node by TCP.
+"""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whet.errors import ConfigError, LearnerLostError
+from whet.rl.cluster.node_engine import PLACED_WITHIN_S, actor_line
+from whet.rl.cluster.rank_host import CALLS_AT_ONCE, RankHost, RankLook
+from whet.rl.learner.ranks.rank_group import Answer, Standing
+from whet.rl.supervision.child_log import Deliver
+
+LOOK_S = 0.5
+ENDS_WITHIN_S = 30.0
+"""Seconds for an actor that is killed to be gone, and for its node to be known to be."""
+SEEN_WITHIN_S = 60.0
+
+
+@dataclass(slots=True)
+class _ActorRank:
+    """The run's side of one rank."""
+
+    actor: Any
+    node: str
+    pid: int
+    look: RankLook
+    looked: float
+    """When it was answered."""
+    ended: str | None = None
+
+
+class RayRankGroup:
+    """See `RankGroup`."""
+
+    def __init__(
+        self, model: str, devices: Sequence[str], place: Callable[[int], dict[str, Any]], shared: Path
+    ) -> None:
+        """Nothing is started.
+
+        Args:
+            model: its name, or a directory that all nodes have.
+            devices: `cuda` or `cpu` for each rank; a rank's GPU is the one that Ray shows it.
+            place: options of the actor of a rank.
+            shared: an existing directory that all ranks have to see.
+        """
+        self.size = len(devices)
+        self._model, self._devices, self._place, self._shared = model, tuple(devices), place, shared
+        self._ranks: list[_ActorRank] = []
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+
+    @property
+    def pids(self) -> list[int]:
+        return [rank.pid for rank in self._ranks]
+
+    def start(self, model: Path, options: Mapping[str, Any]) -> None:
+        """Raises `ConfigError` for a node that does not see the run's directory, and `LearnerLostError`."""
+        assert not self._ranks, "the ranks run already"
+        import ray
+
+        self._answers = queue.SimpleQueue()
+        actors = []
+        for number in range(self.size):
+            options_of = {"max_concurrency": CALLS_AT_ONCE, "max_restarts": 0, **self._place(number)}
+            actors.append(ray.remote(**options_of)(RankHost).remote(number))
+        try:
+            abouts = ray.get([actor.about.remote() for actor in actors], timeout=PLACED_WITHIN_S)
+            self._check_shared(actors, [node for node, _, _ in abouts])
+        except ray.exceptions.GetTimeoutError:
+            self._kill_actors(actors)
+            raise LearnerLostError(
+                f"the cluster has not started the {self.size} ranks of the learner within {PLACED_WITHIN_S:g} s: there "
+                "is no room for all of them"
+            ) from None
+        except ray.exceptions.RayError as error:
+            self._kill_actors(actors)
+            raise LearnerLostError(f"the ranks of the learner do not start: {actor_line(error)}") from None
+        except ConfigError:
+            self._kill_actors(actors)
+            raise
+        now = time.monotonic()
+        starting = RankLook("starting its process", 0, 0.0)
+        self._ranks = [
+            _ActorRank(actor, node, pid, starting, now) for actor, (node, pid, _) in zip(actors, abouts, strict=True)
+        ]
+        shared = {"world_size": self.size, "init_method": f"tcp://{abouts[0][0]}:{abouts[0][2]}"}
+        for number, rank in enumerate(self._ranks):
+            device = "cuda:0" if self._devices[number].startswith("cuda") else self._devices[number]
+            computation = options["computation"].model_copy(update={"device": device})
+            made = {**options, **shared, "computation": computation}
+            self._expect(rank, number, rank.actor.make.remote(self._model, _absolute(made)))
+            threading.Thread(target=self._look, args=(rank,), name=f"whet look at rank {number}", daemon=True).start()
+
+    def send(self, rank: int, verb: str, arguments: tuple[Any, ...]) -> None:
+        if not (ranks := self._ranks):
+            return  # they were ended meanwhile
+        there = ranks[rank]
+        found = tuple(one.absolute() if isinstance(one, Path) else one for one in arguments)
+        self._expect(there, rank, there.actor.call.remote(verb, found))
+
+    def receive(self, timeout_s: float) -> Answer | None:
+        try:
+            return self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def standing(self) -> list[Standing]:
+        now = time.monotonic()
+        return [
+            Standing(
+                number,
+                f"process {rank.pid} on {rank.node}",
+                self._devices[number],
+                rank.look.phase,
+                rank.look.phases,
+                phase_s=rank.look.phase_s + now - rank.looked,
+                silent_s=now - rank.looked,
+                ended=rank.ended,
+            )
+            for number, rank in enumerate(self._ranks)
+        ]
+
+    def kill(self) -> None:
+        ranks, self._ranks = self._ranks, []
+        for rank in ranks:
+            rank.ended = rank.ended or "was ended by the run"
+        self._kill_actors([rank.actor for rank in ranks])
+
+    def close(self) -> None:
+        self.kill()
+
+    @contextmanager
+    def forwarded_to(self, deliver: Deliver) -> Iterator[None]:
+        """What ranks log is in Ray's logs of their nodes."""
+        yield
+
+    def _check_shared(self, actors: Sequence[Any], nodes: Sequence[str]) -> None:
+        import ray
+
+        name, token = f".whet-seen-{secrets.token_hex(8)}", secrets.token_hex(16)
+        left = self._shared.absolute() / name
+        left.write_text(token, encoding="utf-8")
+        try:
+            asked = [actor.sees.remote(left.parent, name, token) for actor in actors]
+            seen = ray.get(asked, timeout=SEEN_WITHIN_S)
+        finally:
+            left.unlink()
+        if without := sorted({node for node, sees in zip(nodes, seen, strict=True) if not sees}):
+            raise ConfigError(
+                f"{', '.join(without)} does not see {left.parent}, and all ranks of the learner write checkpoints "
+                "there. Set runs_directory to one on a file system that all nodes share."
+            )
+
+    def _expect(self, rank: _ActorRank, number: int, answer: Any) -> None:
+        """Wait for an answer in a thread: of Ray, which says what became of the actor in its place."""
+        import ray
+
+        into = self._answers
+
+        def wait() -> None:
+            try:
+                into.put(ray.get(answer))
+            except ray.exceptions.RayError as error:
+                rank.ended = rank.ended or f"has ended: {actor_line(error)}"
+
+        threading.Thread(target=wait, name=f"whet answer of rank {number}", daemon=True).start()
+
+    def _look(self, rank: _ActorRank) -> None:
+        """The thread of a rank: what it does, as often as it answers."""
+        import ray
+
+        while rank.ended is None:
+            try:
+                rank.look = ray.get(rank.actor.look.remote())
+                rank.looked = time.monotonic()
+            except ray.exceptions.RayError as error:
+                rank.ended = rank.ended or f"has ended: {actor_line(error)}"
+                return
+            time.sleep(LOOK_S)
+
+    def _kill_actors(self, actors: Sequence[Any]) -> None:
+        """End them, and wait until each is known to have ended."""
+        import ray
+
+        with suppress(ray.exceptions.RayError):
+            for actor in actors:
+                ray.kill(actor)
+        deadline = time.monotonic() + ENDS_WITHIN_S
+        for actor in actors:
+            with suppress(ray.exceptions.RayError):
+                ray.get(actor.look.remote(), timeout=max(0.0, deadline - time.monotonic()))
+
+
+def _absolute(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Paths as another directory than the run's finds them."""
+    return {name: value.absolute() if isinstance(value, Path) else value for name, value in options.items()}

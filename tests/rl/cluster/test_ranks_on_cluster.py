@@ -1,0 +1,57 @@
+"""A learner in ranks on two nodes of a Ray cluster, with a real kill and a real stop.
+
+1. It learns what ranks of one machine learn.
+2. A rank whose actor is killed, or stands still, is named; the run continues from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.parts, pytest.mark.timeout(600)]
+RANKS = ("--learner.ranks", "2", "--learner.rank_timeout_seconds", "30")
+
+
+def wait_for(condition: Callable[[], Any], run: Any) -> Any:
+    while not (found := condition()):
+        assert run.process.poll() is None, run.output
+        time.sleep(0.05)
+    return found
+
+
+def rank(number: int, run: Any) -> int:
+    """The process of a rank, as the run says it."""
+    word = f"rank {number} (cpu, process "
+    wait_for(lambda: word in run.output, run)
+    return int(run.output.partition(word)[2].partition(" ")[0])
+
+
+def test_ranks_on_two_nodes_learn_what_ranks_of_one_machine_do(cluster: Any, train: Any) -> None:
+    alone = train(*RANKS, directory="alone").finish()
+    run = train("--deployment.ray_address", cluster.address, *RANKS, directory="nodes")
+    rows = run.finish()
+    assert "on 127.0.0.2), rank 1 (cpu, process" in run.output
+    assert "on 127.0.0.3)" in run.output
+    for key, error in (("reward/mean", 0.02), ("optim/grad_norm", 0.02)):
+        assert [row[key] for row in rows] == pytest.approx([row[key] for row in alone], abs=error)
+    run.check_ledger(12)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_rank_is_named_and_the_run_continues_from_its_checkpoint(
+    cluster: Any, train: Any, number: signal.Signals
+) -> None:
+    run = train("--deployment.ray_address", cluster.address, *RANKS, "--max_steps", "6")
+    wait_for(lambda: (run.directory / "checkpoints" / "step_2").is_dir(), run)
+    os.kill(rank(1, run), number)
+    rows = run.finish()
+    assert "rank 1 (cpu, process" in run.output
+    assert "The learner starts again from the checkpoint of step" in run.output
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    run.check_ledger(24)
