@@ -103,6 +103,16 @@ def charge(response: Any, cost: float | None = None) -> None:
         spent.unpriced_tokens += sum(tokens)
 
 
+def charge_spent(cost: float | None, unpriced_tokens: int) -> None:
+    """Charge what models have cost in another process to the open `spending()`."""
+    spent = _spending.get()
+    if spent is None:
+        return
+    if cost is not None:
+        spent.cost = (spent.cost or 0.0) + cost
+    spent.unpriced_tokens += unpriced_tokens
+
+
 def cost_of(response: Any) -> float | None:
     """Dollars of a response, where its client knows the price."""
     usage = getattr(response, "usage", None)

@@ -32,6 +32,7 @@ from whet.inference.decoding.prefill import Prefill, adapter_rows
 from whet.inference.decoding.rows import BatchRows
 from whet.inference.decoding.sampling import draw, note_kept
 from whet.inference.decoding.scheduler import LoadedAdapter, SampleJob, Scheduler
+from whet.inference.decoding.settling import Settle, let_others_run
 from whet.inference.limits import EngineLimits, EngineStats, device_memory
 from whet.inference.plain.family import OtherFamily
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
@@ -39,8 +40,6 @@ from whet.inference.requests import check_adapter, check_request
 from whet.inference.stops import StopWatcher, TextDecoder
 from whet.inference.token_sets import TokenSets
 
-_TURNS_AFTER_FINISH = 4
-"""Turns of the event loop a finished rollout has to come back with its next request before the next step."""
 _KEPT_CACHE = 1 << 26
 """Bytes of keys and values that stay allocated while nothing is sampled; what is larger is freed."""
 _PATIENCE = 4
@@ -80,6 +79,7 @@ class EmbeddedEngine:
         self.arch, self.dtype, self.device = arch, dtype, torch.device(device)
         self.max_context = min(limits.max_context or arch.max_context, arch.max_context)
         self.version = 0
+        self.settle: Settle = let_others_run  # between decode steps; another one makes batches independent of timing
         self.stats = EngineStats()
         self._merged = False  # whether the weights in use are the base with an adapter in it
         self._adapters: dict[str, LoadedAdapter] = {}
@@ -243,7 +243,7 @@ class EmbeddedEngine:
 
     async def _drive(self) -> None:
         try:
-            await self._let_others_run(_TURNS_AFTER_FINISH)
+            await self.settle(True)
             while True:
                 self._admit()
                 if not self._began:
@@ -251,17 +251,12 @@ class EmbeddedEngine:
                     self._give_back()
                     return
                 finished = self._step()
-                await self._let_others_run(_TURNS_AFTER_FINISH if finished else 1)
+                await self.settle(finished)
         except asyncio.CancelledError:
             self._fail_all(ModelError("the engine's event loop is shutting down"))
             raise
         except Exception as error:
             self._fail_all(ModelError(f"the engine failed: {type(error).__name__}: {error}"), cause=error)
-
-    @staticmethod
-    async def _let_others_run(turns: int) -> None:
-        for _ in range(turns):
-            await asyncio.sleep(0)
 
     @torch.inference_mode()
     def _admit(self) -> None:
@@ -274,7 +269,7 @@ class EmbeddedEngine:
         started = time.perf_counter()
         self._held_back = 0
         afresh = scheduler.empty
-        admissions = scheduler.admit()
+        admissions = scheduler.admit(by_rollout=self.settle is not let_others_run)
         if admissions:
             self._prefill.admit(admissions, afresh=afresh)
             jobs = [admission.job for admission in admissions]

@@ -34,7 +34,6 @@ from whet.rl.training_config import (
 )
 
 LATER = {
-    "workers_per_env": "worker processes for environments",
     "sampling.extra_body": "extra fields for remote engines",
 }
 """Keys of the planned config that this version cannot honour, and what they belong to. Refused rather than ignored."""
@@ -67,6 +66,9 @@ class RunConfig(TrainingConfig):
         8, ge=0, description="Rollouts begun more policy versions ago than this are cancelled and replaced."
     )
     max_concurrent: int = Field(512, ge=1, description="Rollouts in flight at once.")
+    workers_per_env: int = Field(
+        1, ge=0, description="Worker processes for each environment's rollouts; 0 and 1: they run in the run's own."
+    )
 
     sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="How rollouts draw tokens.")
     env: tuple[TrainingEnvConfig, ...] = Field(min_length=1, description="One or many environments.")

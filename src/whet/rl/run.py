@@ -14,13 +14,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from whet.clients.usage import spending
 from whet.envs.env_group import member_names
 from whet.envs.environment import Environment
 from whet.errors import ConfigError
-from whet.inference.loading import context_of, load_policy, read_model
+from whet.inference.loading import ModelFiles, context_of, load_policy, read_model
 from whet.inference.protocol import Engine, sampling_text
 from whet.rl.config import RunConfig
 from whet.rl.data.curriculum import Curriculum, Pool
@@ -31,6 +31,7 @@ from whet.rl.learner.make import make_learner
 from whet.rl.learner.process import ProcessLearner
 from whet.rl.learner.ranks.ranks_learner import RanksLearner, local_ranks
 from whet.rl.loop.async_source import AsyncSource
+from whet.rl.loop.environment_workers import environment_workers
 from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.group_filter import GroupFilter
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
@@ -52,7 +53,9 @@ from whet.rl.supervision.engine_process import EngineProcess
 from whet.rl.supervision.lifecycle import TrainingRun, Watchers, begin, learner_options, settled
 from whet.rl.supervision.watchdog_engine import WatchedEngine
 from whet.rl.supervision.watchdog_thread import Watchdog
+from whet.rollouts.workers.pool import CLOSE_S, WorkerPool
 from whet.system import cancellation
+from whet.system.quiet import Quiet
 
 if TYPE_CHECKING:
     from whet.inference.policy_client import PolicyClient
@@ -115,7 +118,7 @@ def run_training(
         if servers is not None:
             sampler = servers.pool
         else:
-            sampler = load_policy(model, **sampling).engine if process is None else process.engine()
+            sampler = _engine_here(model, config, sampling) if process is None else process.engine()
         apart = (EngineProcess, ProcessLearner, RanksLearner)
         children = [part.log for part in (process, learner) if isinstance(part, apart)]
         monitor = stack.enter_context(watchers.of_run(directory, config, resume=resume, children=children))
@@ -173,6 +176,7 @@ class ReinforcementRun(TrainingRun):
     servers: VllmEngines | ClusterEngines | None = None
     source: Source = field(init=False)
     shaper: RewardShaper = field(init=False)
+    workers: WorkerPool | None = None
 
     def _restore(self, step: int, state: dict[str, Any]) -> None:
         self.source, self.shaper = self.make_source(), RewardShaper(self.config.algorithm)
@@ -202,6 +206,11 @@ class ReinforcementRun(TrainingRun):
         )
 
     async def _publish(self, step: int, *, again: bool) -> None:
+        if self.workers is not None and not again:
+            await self.workers.__aenter__()
+            quiet = Quiet.here()
+            if quiet is not None and _takes_turns(self.config):
+                quiet.outside = self.workers.at_work
         if self.servers is not None and not again:
             self.monitor.note(f"waiting for {self.servers.describe()}")
             await self.servers.pool.start()
@@ -214,12 +223,15 @@ class ReinforcementRun(TrainingRun):
     async def _close(self) -> None:
         """End what is in flight; something may not answer, and is waited for briefly."""
         closing = asyncio.ensure_future(self._close_in_order())
-        await asyncio.wait({closing}, timeout=2 * cancellation.GRACE_S)
+        workers_s = 0.0 if self.workers is None else 2 * CLOSE_S
+        await asyncio.wait({closing}, timeout=2 * cancellation.GRACE_S + workers_s)
         if closing.done():
             closing.result()
 
     async def _close_in_order(self) -> None:
         await self.source.close()
+        if self.workers is not None:
+            await self.workers.__aexit__()
         await self.client.engine.close()
 
     def _plan(self) -> Mapping[str, Any]:
@@ -252,6 +264,17 @@ class ReinforcementRun(TrainingRun):
             watchdog=self.watchdog,
             lengths=self.lengths,
         )
+        if config.workers_per_env > 1:
+            runner.workers = self.workers = self.workers or environment_workers(
+                config.env,
+                self.environments,
+                self.client,
+                runner.recipe,
+                self.monitor.note,
+                workers=config.workers_per_env,
+                max_concurrent=config.max_concurrent,
+                in_order=_takes_turns(config),
+            )
         min_variance = config.buffer.difficulty_threshold
         if not config.asynchronous:
             return SyncSource(runner, self._curriculum(), config.groups_per_batch, min_variance)
@@ -276,6 +299,21 @@ class ReinforcementRun(TrainingRun):
             for env, weight in zip(self.environments, self.config.env_weights, strict=True)
         ]
         return self.config.buffer.make_curriculum(pools, self.config.seed)
+
+
+def _takes_turns(config: RunConfig) -> bool:
+    """Whether sampling and learning take turns in this process, and a run repeats bit by bit."""
+    return not config.asynchronous and config.engine == "embedded"
+
+
+def _engine_here(model: ModelFiles, config: RunConfig, sampling: Mapping[str, Any]) -> Engine:
+    """The embedded engine in this process; one that takes turns with the learner is independent of timing."""
+    from whet.inference.decoding.settling import when_quiet
+
+    engine: Any = load_policy(model, **sampling).engine
+    if _takes_turns(config):
+        engine.settle = when_quiet
+    return cast(Engine, engine)
 
 
 def _default_limit(config: RunConfig) -> list[str]:

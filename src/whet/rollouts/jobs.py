@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 from whet.clients.client import Client
@@ -49,6 +49,10 @@ class RolloutRecipe:
         if self.seed is None:
             return self.sampling_args
         return {**self.sampling_args, "seed": seed_of(*self.seed, task, index)}
+
+    def at(self, temperature: float) -> RolloutRecipe:
+        """The same at another temperature."""
+        return replace(self, sampling_args={**self.sampling_args, "temperature": temperature})
 
     def trajectory_id(self, task: object, index: int) -> str:
         return f"{self.name}-{task}-{index}" if self.name else f"{task}-{index}"
@@ -103,6 +107,22 @@ class RolloutJob:
     source: int  # index of the `JobSource`
     task: int
     indices: tuple[int, ...]
+    name: object = None  # what seeds and trajectory ids name the task by; its `example_id` if absent
+    temperature: float | None = None  # in place of the recipe's
+    whole: bool = False  # its result are states, for the caller that awaits it; else rows, for the `Sink`
+
+    async def attempt(
+        self,
+        recipe: RolloutRecipe,
+        env: JobEnv,
+        client: AnyClient,
+        row: Mapping[str, Any],
+        limit: Limit | None,
+        on_rollout: OnRollout | None = None,
+    ) -> list[State]:
+        """Run its rollouts by the recipe of its source, and score them."""
+        recipe = recipe if self.temperature is None else recipe.at(self.temperature)
+        return await recipe.attempt(env, client, row, self.indices, limit, on_rollout, task=self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,5 +205,5 @@ async def run_job(
     on_rollout: OnRollout | None = None,
 ) -> list[Finished]:
     """The rows of a job."""
-    states = await recipe.attempt(env, client, row, job.indices, limit, on_rollout)
+    states = await job.attempt(recipe, env, client, row, limit, on_rollout)
     return [Finished.of(index, recipe.output(state)) for index, state in zip(job.indices, states, strict=True)]

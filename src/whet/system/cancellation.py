@@ -16,6 +16,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from whet.system.quiet import new_loop
+
 T = TypeVar("T")
 
 GRACE_S = 5.0
@@ -62,7 +64,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     Ctrl-C is not turned into a cancellation: the caller handles signals, or gets a `KeyboardInterrupt`.
     """
-    loop = asyncio.new_event_loop()
+    loop = new_loop()
     prefix = f"whet-{id(loop)}"
     threads = ThreadPoolExecutor(thread_name_prefix=prefix)
     loop.set_default_executor(threads)

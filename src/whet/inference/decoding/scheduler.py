@@ -47,6 +47,7 @@ class SampleJob:
     slot: int | None = None
     marks: list[tuple[int, int]] = field(default_factory=list)  # (version, first position it drew)
     kept: list[Any] = field(default_factory=list)  # what was left to draw each token from, where that is recorded
+    round: int | None = None  # of admissions, the first one that it waited for
 
     @property
     def total(self) -> int:
@@ -94,7 +95,7 @@ class Scheduler:
         self.columns = 0
         self.version = 0
         self.waiting: deque[SampleJob] = deque()
-        self._clock = 0
+        self._clock = self._round = 0
 
     @property
     def running(self) -> list[SampleJob]:
@@ -119,8 +120,13 @@ class Scheduler:
         assert job.total <= self.token_budget, "the driver refuses what can never fit"
         self.waiting.append(job)
 
-    def admit(self) -> list[Admission]:
-        """Move jobs from the queue to slots while rows and memory last."""
+    def admit(self, *, by_rollout: bool = False) -> list[Admission]:
+        """Move jobs from the queue to slots while rows and memory last.
+
+        With `by_rollout`, the order of those that came since the last time is that of their rollouts' names.
+        """
+        if by_rollout:
+            self._order_arrivals()
         admitted: list[Admission] = []
         running = len(self.running)
         if self.empty:
@@ -136,6 +142,12 @@ class Scheduler:
             admitted.append(self._occupy(job, index))
             running += 1
         return admitted
+
+    def _order_arrivals(self) -> None:
+        self._round += 1
+        for job in self.waiting:
+            job.round = self._round if job.round is None else job.round
+        self.waiting = deque(sorted(self.waiting, key=lambda job: (job.round, job.request.rollout_key or "")))
 
     def finish(self, job: SampleJob, ids: list[int]) -> None:
         """The job ended; columns hold `ids`. The slot is parked when its rollout may come back, freed otherwise."""

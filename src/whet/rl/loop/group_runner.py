@@ -23,10 +23,12 @@ from whet.rl.data.lengths import Lengths
 from whet.rl.loop.group import Group
 from whet.rl.supervision.watchdog import GROUP, Wait
 from whet.rl.supervision.watchdog_thread import Watchdog
-from whet.rollouts.jobs import RolloutRecipe
+from whet.rollouts.jobs import RolloutJob, RolloutRecipe
+from whet.rollouts.limits import Limit
 from whet.rollouts.states import failed_state
+from whet.rollouts.workers.pool import WorkerPool
 from whet.system.cancellation import cancellable
-from whet.types import RolloutInput, SamplingArgs
+from whet.types import RolloutInput, SamplingArgs, State
 
 OnBegin = Callable[[], None]
 
@@ -52,6 +54,7 @@ class GroupRunner:
     max_concurrent: int
     seed: int
     temperature: Callable[[], float] | None = None  # of rollouts that begin now; None: as sampling_args say
+    workers: WorkerPool | None = None  # run the groups; None: this process does
     watchdog: Watchdog = field(default_factory=Watchdog)
     lengths: Lengths = field(default_factory=Lengths)
     _limit: asyncio.Semaphore = field(init=False)
@@ -63,6 +66,16 @@ class GroupRunner:
         """Sampled tokens of the rollouts of a group under way, as far as they have begun."""
         return self.lengths.of(self._names(task))
 
+    @property
+    def recipe(self) -> RolloutRecipe:
+        """How tasks are attempted. Workers are given it at their start, so it never changes."""
+        return RolloutRecipe(self.model, self.sampling_args, seed=(self.seed,))
+
+    async def _attempt(self, job: RolloutJob, source: TrainingEnv, limit: Limit) -> list[State]:
+        if self.workers is not None:
+            return await self.workers.run(job, limit)
+        return await job.attempt(self.recipe, source.env, self.client, source.rows[job.task], limit)
+
     def _names(self, task: DrawnTask) -> list[str]:
         return [f"{task.number}-{place}" for place in range(self.rollouts_per_example)]
 
@@ -73,11 +86,9 @@ class GroupRunner:
         """
         source = self.environments[task.environment]
         row = source.rows[task.index]
-        args = self.sampling_args
-        if self.temperature is not None:
-            args = {**args, "temperature": self.temperature()}
-        recipe = RolloutRecipe(self.model, args, seed=(self.seed,))
-        indices = range(self.rollouts_per_example)
+        temperature = None if self.temperature is None else self.temperature()
+        indices = tuple(range(self.rollouts_per_example))
+        job = RolloutJob(task.environment, task.index, indices, task.number, temperature, whole=True)
         names = self._names(task)
         self.lengths.follow(names)
         left = False
@@ -96,12 +107,11 @@ class GroupRunner:
                 rollouts=self.rollouts_per_example,
                 on_begin=on_begin,
             ) as limit:
-                group = recipe.attempt(source.env, self.client, row, indices, limit, task=task.number)
-                states = await cancellable(group, on_left=leave)
+                states = await cancellable(self._attempt(job, source, limit), on_left=leave)
         except RolloutTimeoutError as error:
             if left:
                 error = RolloutTimeoutError(f"{error}; it did not end when it was cancelled, and was left")
-            each_args = [recipe.sampling_of(task.number, index) for index in indices]
+            each_args = [self.recipe.sampling_of(task.number, index) for index in indices]
             states = [failed_state(row, self.client, self.model, args, error) for args in each_args]
         finally:
             self.lengths.forget(names)
@@ -135,7 +145,7 @@ class GroupLimit:
 
     def describe(self) -> str:
         """What is not over yet."""
-        if self.ended == self.rollouts:
+        if self.ended >= self.rollouts:  # more where a worker died with some of them
             return "its rollouts have ended, their scoring has not"
         return f"{self.rollouts - self.ended} of {self.rollouts} rollouts have not ended"
 

@@ -17,6 +17,10 @@ from whet.rl.loop.group_filter import GroupFilter
 from whet.rl.loop.group_runner import GroupRunner
 from whet.rl.loop.source import OnProgress
 from whet.system.cancellation import cancel
+from whet.system.quiet import Quiet
+
+BEFORE_SAMPLING = 0
+"""Rank of the wait for a quiet event loop: the engine waits with a higher one, so replacements are with it by then."""
 
 
 @dataclass(slots=True)
@@ -47,9 +51,11 @@ class SyncSource:
         running = {asyncio.create_task(self.runner.run(slot, task)): (slot, task) for slot, task in enumerate(tasks)}
         try:
             while running:
-                finished, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                if (quiet := Quiet.here()) is not None:  # so that timing does not decide which have finished
+                    await quiet.wait(BEFORE_SAMPLING)
                 # Sets have no order: decide in slot order, so that replacements draw the same tasks every time.
-                for done in sorted(finished, key=lambda item: running[item][0]):
+                for done in sorted([task for task in running if task.done()], key=lambda item: running[item][0]):
                     slot, task = running.pop(done)
                     attempted.append(done.result())
                     accepted = group_filter.decide(done.result())

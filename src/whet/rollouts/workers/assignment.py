@@ -8,7 +8,7 @@ that is alone when its worker dies, `DEATHS_AT_MOST` times, caused it, and its r
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from whet.rollouts.jobs import RolloutJob
 from whet.rollouts.workers.child import Child
@@ -20,6 +20,15 @@ DEATHS_TOGETHER = 1  # of workers with several jobs, after which a job is run as
 def shares(most: int, workers: int, processes: int) -> list[int]:
     """How many of `most` rollouts in flight each of `processes` may have; all but the first `workers` have none."""
     return [most // workers + (number < most % workers) if number < workers else 0 for number in range(processes)]
+
+
+def own_workers(most: Sequence[int], workers: Sequence[int]) -> list[list[int]]:
+    """For each source, how many rollouts each worker may have: all of them in its own workers, none in the others."""
+    before = [sum(workers[:source]) for source in range(len(workers))]
+    return [
+        [limit if first <= number < first + count else 0 for number in range(sum(workers))]
+        for limit, first, count in zip(most, before, workers, strict=True)
+    ]
 
 
 class JobQueue:
@@ -44,6 +53,15 @@ class JobQueue:
     def add(self, job: RolloutJob) -> None:
         self._jobs.append(job)
 
+    def withdraw(self, job: RolloutJob) -> bool:
+        """Take out a job that is not wanted any more; False where it does not wait."""
+        self.done(job)
+        for queue in (self._alone, self._jobs):
+            if job in queue:
+                queue.remove(job)
+                return True
+        return False
+
     def deaths(self, job: RolloutJob) -> int:
         """Of workers that had the job."""
         return self._deaths[job]
@@ -65,16 +83,25 @@ class JobQueue:
         self._deaths_alone.pop(job, None)
 
     def next(self, children: Sequence[Child]) -> tuple[RolloutJob, Child] | None:
-        """The first job for which a worker has room, and the worker with the most; None while there is none."""
+        """The first job of a source for which a worker has room, and the one with the most; None while there is none."""
         for queue in (self._alone, self._jobs):
-            if not queue:
-                continue
-            job = queue[0]
-            rooms = [(self._room(job, child), -child.number, child) for child in children if child.ready]
-            room, _, child = max(rooms, default=(0, 0, None), key=lambda found: found[:2])
-            if room > 0 and child is not None:
-                return queue.popleft(), child
+            for job in self._first_of_each_source(queue):
+                rooms = [(self._room(job, child), -child.number, child) for child in children if child.ready]
+                room, _, child = max(rooms, default=(0, 0, None), key=lambda found: found[:2])
+                if room > 0 and child is not None:
+                    queue.remove(job)
+                    return job, child
         return None
+
+    def _first_of_each_source(self, queue: deque[RolloutJob]) -> Iterator[RolloutJob]:
+        """A source whose workers are busy or gone does not keep others from theirs."""
+        seen: set[int] = set()
+        for job in queue:
+            if job.source not in seen:
+                seen.add(job.source)
+                yield job
+            if len(seen) == len(self._limits):
+                return
 
     def _room(self, job: RolloutJob, child: Child) -> int:
         """How many more rollouts of the job's source a worker may have in flight."""

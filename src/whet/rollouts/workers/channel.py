@@ -1,4 +1,4 @@
-"""The messages between a session and its workers, over a socket pair.
+"""The messages between a session and its workers, over any stream socket.
 
 A frame is its length in four bytes, then its content. To a worker, that is a pickled tuple: dataset rows are any Python
 values. From a worker it is a line of JSON, and after it, as they stand in the file, rows: what runs the code of
@@ -23,8 +23,12 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "ready": (),
     "alive": (),
     "rows": ("job", "indices"),
+    "states": ("job", "indices"),
+    "ended": ("job",),
     "freed": ("job",),
-    "ask": ("number", "source", "rollout", "turn", "model"),
+    "settled": ("frames",),
+    "spent": ("cost", "unpriced_tokens"),
+    "ask": ("number", "source", "rollout", "turn", "model", "job"),
     "forget": ("number",),
     "release": ("rollout",),
     "mistake": ("error",),
@@ -45,7 +49,11 @@ class Channel:
 
     @classmethod
     async def over(cls, end: socket.socket) -> Channel:
-        return cls(*await asyncio.open_unix_connection(sock=end, limit=READ_AHEAD))
+        """Over one end of a socket pair, or a connected TCP socket."""
+        if end.family == socket.AF_UNIX:
+            return cls(*await asyncio.open_unix_connection(sock=end, limit=READ_AHEAD))
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return cls(*await asyncio.open_connection(sock=end, limit=READ_AHEAD))
 
     async def receive(self) -> bytes | None:
         """The next frame; None once the other side is gone. Raises `BrokenFrameError`."""

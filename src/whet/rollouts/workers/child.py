@@ -1,74 +1,56 @@
-"""A worker as its session sees it: started, connected, dead, ended."""
+"""A worker as its session sees it: started, connected, given jobs, dead, ended."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
-import signal
-import socket
-import subprocess
-import sys
+import pickle
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from whet.rollouts.jobs import RolloutJob
 from whet.rollouts.workers.channel import BrokenFrameError, Channel
+from whet.rollouts.workers.started import LocalProcess, Starter
+from whet.types import Response
 
-# `-c` and not `-m`, with the session's own import path: a folder that happens to be called like a module of ours in the
-# working directory is not imported in its place, and environments are found where the session found them.
-BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from whet.rollouts.workers.process import main; main()"
 LOOK_S = 1.0  # for what a dead worker has sent to arrive, and for one that has hung up to be gone
-STDERR = 2
 
 
 class Given:
     """A job that a worker has, and how many of its rollouts are still in flight."""
 
-    __slots__ = ("in_flight", "job")
+    __slots__ = ("answers", "in_flight", "job", "over")
 
     def __init__(self, job: RolloutJob) -> None:
         self.job, self.in_flight = job, len(job.indices)
+        self.answers: dict[int, Response] = {}  # of a model of this process, where the job's states are wanted
+        self.over: asyncio.Event | None = None  # set once it has ended; there where its result is not wanted any more
 
 
 class Child:
-    """One worker process."""
+    """One worker."""
 
-    def __init__(self, number: int) -> None:
-        """Start it, in a session of its own: Ctrl-C in a terminal does not reach it."""
+    def __init__(self, number: int, start: Starter = LocalProcess) -> None:
         self.number = number
         self.ready = self.was_ready = False
         self.given: dict[int, Given] = {}
         self.busy = 0  # rollouts that it has in flight
         self.channel: Channel | None = None
         self.complaint: str | None = None  # why it was ended, where it did not end by itself
-        self._end, theirs = socket.socketpair()
-        reading, self._lifeline = os.pipe()
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", BOOT, json.dumps(sys.path), str(theirs.fileno()), str(reading)],
-                pass_fds=(theirs.fileno(), reading),
-                stdin=subprocess.DEVNULL,
-                stdout=STDERR,  # what an environment prints does not mix with a summary as JSON
-                start_new_session=True,
-            )
-        except OSError:
-            self._end.close()
-            os.close(self._lifeline)
-            raise
-        finally:
-            theirs.close()
-            os.close(reading)
+        self.heard = 0  # frames of it
+        self._sent = self._settled = 0  # frames to it, and those that it has nothing to do for any more
+        self._owes_since = 0.0
+        self._started = start(number)
 
     async def connect(self) -> Channel:
-        """The channel to it; closed once the process has ended, also where a process that it started has not."""
+        """The channel to it; closed once the worker has ended, also where a process that it started has not."""
         loop = asyncio.get_running_loop()
-        self.channel = channel = await Channel.over(self._end)
+        self.channel = channel = await Channel.over(self._started.socket)
 
         def watch() -> None:
-            self._process.wait()
+            self._started.wait()
             with contextlib.suppress(RuntimeError):  # the loop is closed, and the channel with it
                 loop.call_soon_threadsafe(loop.call_later, LOOK_S, channel.abort)
 
@@ -77,14 +59,31 @@ class Child:
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._started.pid
 
-    def give(self, number: int, job: RolloutJob, row: Mapping[str, Any]) -> None:
-        """Send a job. Raises what `pickle` raises for a row that cannot be sent."""
+    def send(self, *message: Any) -> None:
+        """Raises what `pickle` raises for a value that cannot be sent."""
         assert self.channel is not None
-        self.channel.send_object(("job", number, job, row))
-        self.given[number] = Given(job)
+        self.channel.send_object(message)
+        if self._settled == self._sent:
+            self._owes_since = time.monotonic()
+        self._sent += 1
+
+    def settled(self, frames: int) -> None:
+        """It has done all that it can do for so many frames without waiting for something."""
+        self._settled = frames
+        self._owes_since = time.monotonic()
+
+    def owes(self, patience_s: float) -> bool:
+        """Whether it has something to do, and was not silent for so many seconds about it."""
+        return self.ready and self._settled < self._sent and time.monotonic() - self._owes_since < patience_s
+
+    def give(self, number: int, job: RolloutJob, row: Mapping[str, Any]) -> Given:
+        """Send a job. Raises what `pickle` raises for a row that cannot be sent."""
+        self.send("job", number, job, row)
+        given = self.given[number] = Given(job)
         self.busy += len(job.indices)
+        return given
 
     def freed(self, number: int) -> None:
         """A rollout of a job has finished, and its slot is free while it is scored."""
@@ -93,54 +92,48 @@ class Child:
             given.in_flight -= 1
             self.busy -= 1
 
-    def done(self, number: int) -> RolloutJob:
+    def done(self, number: int) -> Given:
         """A job is over. Raises `BrokenFrameError` for one that this worker does not have."""
         given = self.given.pop(number, None)
         if given is None:
             raise BrokenFrameError(f"rows of job {number}, which it does not have")
         self.busy -= given.in_flight
-        return given.job
+        if given.over is not None:
+            given.over.set()
+        return given
 
     def abandoned(self) -> list[RolloutJob]:
-        """The jobs that it had when it died."""
-        jobs = [given.job for given in self.given.values()]
+        """The jobs that it had when it died, but for those whose result is not wanted any more."""
+        given = list(self.given.values())
         self.given.clear()
         self.busy = 0
-        return jobs
+        for one in given:
+            if one.over is not None:
+                one.over.set()
+        return [one.job for one in given if one.over is None]
 
     async def end(self) -> None:
         """Its channel is closed: wait a moment for it to end, else kill it with all it has started."""
-        try:
-            await asyncio.to_thread(self._process.wait, LOOK_S)
-        except subprocess.TimeoutExpired:
+        if not await asyncio.to_thread(self._started.wait, LOOK_S):
             self.kill()
-            await asyncio.to_thread(self._process.wait)
-        os.close(self._lifeline)
+            await asyncio.to_thread(self._started.wait)
+        self._started.close()
         if self.channel is not None:
             self.channel.abort()
         else:
-            self._end.close()
+            self._started.socket.close()
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._started.kill()
 
     @property
     def fate(self) -> str:
-        """How the process ended."""
-        if self.complaint is not None:
-            return self.complaint
-        code = self._process.returncode
-        if code is None or code >= 0:
-            return f"exited with code {code}"
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        return f"killed by {name}{', as when memory runs out' if name == 'SIGKILL' else ''}"
+        """How it ended."""
+        return self.complaint or self._started.fate
 
 
 def is_picklable(value: Any) -> str | None:
     """Why `value` cannot be sent to a worker; None where it can."""
-    import pickle
-
     try:
         pickle.dumps(value)
     except Exception as error:  # pickle raises whatever the objects' own methods raise

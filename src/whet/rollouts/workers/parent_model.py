@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from whet.clients.client import Client
@@ -15,6 +16,7 @@ from whet.messages import normalize_messages
 from whet.rollouts.jobs import Parts
 from whet.rollouts.workers.channel import error_to_words
 from whet.rollouts.workers.child import Child
+from whet.rollouts.workers.state_record import response_of
 from whet.types import State, Tool
 
 
@@ -62,20 +64,28 @@ class ParentModels:
         await asyncio.gather(*self._releasing, return_exceptions=True)
 
     async def _answer(self, child: Child, head: dict[str, Any], body: dict[str, Any]) -> None:
-        number = head["number"]
-        assert child.channel is not None
+        number, given = head["number"], child.given.get(head["job"])
         try:
             client = await self._parts.client(head["source"])
-            state = self._state(child, client, head)
+            state = self._state(child, client, head, body.get("before"))
             prompt = normalize_messages(body["prompt"], field_name="prompt")
             tools = [Tool(**tool) for tool in body["tools"]] if body["tools"] else None
             response = await client.get_response(prompt, head["model"], body["sampling_args"], tools, state=state)
         except Exception as error:  # whatever it is, the rollout in the worker has it
-            child.channel.send_object(("answer", number, None, error_to_words(error)))
+            child.send("answer", number, None, error_to_words(error))
         else:
-            child.channel.send_object(("answer", number, response, None))
+            if given is not None:
+                given.answers[number] = response
+            child.send("answer", number, response, None)
 
-    def _state(self, child: Child, client: Client[Any, Any, Any, Any], head: dict[str, Any]) -> State | None:
+    def _state(
+        self,
+        child: Child,
+        client: Client[Any, Any, Any, Any],
+        head: dict[str, Any],
+        before: Sequence[Mapping[str, Any]] | None,
+    ) -> State | None:
+        """The state of a rollout here; `before` are the turns that it began with, such as those it was forked off."""
         rollout = head["rollout"]
         if rollout is None:
             return None
@@ -83,7 +93,7 @@ class ParentModels:
         if key not in self._rollouts:
             self._rollouts[key] = client, State(input={}, trajectory=[], trajectory_id=rollout)
         state = self._rollouts[key][1]
-        state["trajectory"] = [{}] * head["turn"]
+        state["trajectory"] = [_turn(step) for step in before] if before else [{}] * head["turn"]
         return state
 
     def _release(self, key: tuple[int, str]) -> None:
@@ -96,3 +106,9 @@ class ParentModels:
             task = asyncio.get_running_loop().create_task(release(state))
             self._releasing.add(task)
             task.add_done_callback(self._releasing.discard)
+
+
+def _turn(step: Mapping[str, Any]) -> dict[str, Any]:
+    """A turn that was taken before, as far as a model of this process reads it."""
+    messages = {name: normalize_messages(step[name], field_name=name) for name in ("prompt", "completion")}
+    return {**messages, "response": response_of(step["response"])}

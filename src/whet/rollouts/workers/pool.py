@@ -8,28 +8,39 @@ the same tasks even where an environment makes them up.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
+from whet.calls import describe
 from whet.clients.client import Client
+from whet.clients.usage import charge_spent
 from whet.errors import ConfigError, RunError, WorkerDiedError
 from whet.rollouts.jobs import Finished, JobSource, Parts, RolloutJob, Sink
+from whet.rollouts.limits import Limit
 from whet.rollouts.states import failed_state
-from whet.rollouts.workers.assignment import JobQueue, shares
+from whet.rollouts.workers.assignment import JobQueue, own_workers, shares
+from whet.rollouts.workers.awaited import AwaitedJobs
 from whet.rollouts.workers.channel import BrokenFrameError, error_from_words, read_head
 from whet.rollouts.workers.child import Child, is_picklable
 from whet.rollouts.workers.parent_model import ParentModels
 from whet.rollouts.workers.process import Orders
-from whet.types import RolloutOutput
+from whet.rollouts.workers.started import LocalProcess, Starter
+from whet.rollouts.workers.state_record import state_of_line
+from whet.system.cancellation import GRACE_S
+from whet.types import RolloutOutput, State
 
 READY_S = 120.0  # for a worker to load its environments, and ten times as long as that took here
 STUCK_S = 60.0  # beyond the time limit of rollouts, without a sign of life
 CLOSE_S = 10.0  # for workers to clean up and end after `stop`
 STARTS_AT_MOST = 3  # in a row of which none got ready
 IDLE_DEATHS_AT_MOST = 5  # in a row, of workers that had nothing to do
+PATIENCE_S = 30.0  # for a worker that computes, before others go on without what it does
+CANCEL_S = 0.8 * GRACE_S  # for a worker to hear that a job is cancelled
 
 
 class WorkerPool:
@@ -44,19 +55,40 @@ class WorkerPool:
         sink: Sink,
         *,
         load_s: float = 0.0,
+        apart: bool = False,
+        in_order: bool = False,
+        in_process: str = "--workers 1",
+        start: Starter = LocalProcess,
     ) -> None:
         """The jobs of `sources`, those of each on its first so many of `workers`.
 
-        `make_parts` is called in each worker, for environments and clients of its own; `parts` has the models that run
-        in this process. `load_s` is how long it took to load the environments here.
+        Args:
+            sources: what jobs name by index.
+            workers: how many workers each source has.
+            parts: the models that run in this process.
+            make_parts: called in each worker, for environments and clients of its own.
+            sink: receives the rows of jobs that are submitted, and notes.
+            load_s: how long it took to load the environments here.
+            apart: each source has workers of its own, in which others are not loaded, and its jobs take their permits
+                from a limit of this process (`run`); else sources share workers, and each worker has a share of them.
+            in_order: workers report when they have done all they can, for `at_work`.
+            in_process: what a user sets to have no workers.
+            start: starts a worker, here or elsewhere.
         """
         self._sources, self._parts, self._make_parts, self._sink = sources, parts, make_parts, sink
+        self._in_order, self._in_process, self._start = in_order, in_process, start
         self._recipes = [source.recipe for source in sources]
-        self._processes = max(workers)
-        self._limits = [
-            shares(source.max_concurrent, count, self._processes)
-            for source, count in zip(sources, workers, strict=True)
-        ]
+        self._processes = sum(workers) if apart else max(workers)
+        self._limits = (
+            own_workers([source.max_concurrent for source in sources], workers)
+            if apart
+            else [
+                shares(source.max_concurrent, count, self._processes)
+                for source, count in zip(sources, workers, strict=True)
+            ]
+        )
+        self._awaited = AwaitedJobs()
+        self._no_client: Client[Any, Any, Any, Any] = Client(None)  # of rollouts that have ended
         self._ready_s = READY_S + 10 * load_s
         # With a time limit, a worker whose event loop does not turn has broken it; without, it may take its time.
         timeouts = [recipe.timeout for recipe in self._recipes if recipe.timeout is not None]
@@ -87,6 +119,50 @@ class WorkerPool:
         self._give_out()
         await self._until(lambda: self._queue.accepts)
 
+    async def run(self, job: RolloutJob, limit: Limit) -> list[State]:
+        """The states of a job that is `whole`, whose rollouts take their permits from `limit`.
+
+        Cancelled, it cancels the job in its worker; a worker that does not even hear that is replaced.
+        """
+        if self._failure is not None:
+            raise self._failure
+        states = self._awaited.begin(job, limit)
+        self._queue.add(job)
+        self._give_out()
+        try:
+            return await states
+        except asyncio.CancelledError:
+            await self._withdraw(job)
+            raise
+        finally:
+            self._awaited.end(job)
+
+    def at_work(self) -> bool:
+        """Whether a worker has something to do for what it was sent, and has not been at it for long already.
+
+        A worker that starts is at work where a job may wait for it.
+        """
+        if self._queue and not all(child.ready for child in self._children.values()):
+            return True
+        return any(child.owes(PATIENCE_S) for child in self._children.values())
+
+    async def _withdraw(self, job: RolloutJob) -> None:
+        """Have a job end whose result is not wanted any more."""
+        if self._queue.withdraw(job):
+            return
+        for child in self._children.values():
+            number, given = next(((number, one) for number, one in child.given.items() if one.job == job), (0, None))
+            if given is None or child.channel is None:
+                continue
+            given.over, heard = asyncio.Event(), child.heard
+            child.send("cancel", number)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CANCEL_S):
+                    await given.over.wait()
+            if not given.over.is_set() and child.heard == heard and child.complaint is None:
+                child.complaint = "kept its event loop and did not hear that a group was cancelled"
+                child.kill()
+
     async def drain(self) -> None:
         await self._until(lambda: not self._queue and not any(child.given for child in self._children.values()))
 
@@ -104,7 +180,7 @@ class WorkerPool:
         self._closing = True
         for child in self._children.values():
             if child.ready and child.channel is not None:
-                child.channel.send_object(("stop",))
+                child.send("stop")
             else:
                 child.kill()
         await self._models.forget_all()
@@ -117,6 +193,7 @@ class WorkerPool:
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
+        self._awaited.fail(self._failure)
         self._moved.set()
 
     def _kept(self, keeper: asyncio.Task[None]) -> None:
@@ -127,12 +204,13 @@ class WorkerPool:
         """Give jobs to workers while one has room for the first of them."""
         while not self._closing and (found := self._queue.next(list(self._children.values()))) is not None:
             job, child = found
-            row = self._sources[job.source].tasks[job.task]
+            row, number = self._sources[job.source].tasks[job.task], next(self._numbers)
             try:
-                child.give(next(self._numbers), job, row)
+                child.give(number, job, row)
             except Exception as error:  # pickle raises whatever the objects of the row raise
                 self._fail(self._cannot_send(job, row, error))
                 return
+            self._awaited.given(job, partial(child.send, "enter", number))
         self._moved.set()
 
     def _cannot_send(self, job: RolloutJob, row: Mapping[str, Any], error: Exception) -> ConfigError:
@@ -140,7 +218,7 @@ class WorkerPool:
         name = self._sources[job.source].label
         return ConfigError(
             f"environment {name}: task {row.get('example_id')} has a column '{column}' that cannot be sent to a worker "
-            f"process ({error}). Run it in this process: --workers 1."
+            f"process ({error}). Run it in this process: {self._in_process}."
         )
 
     # One slot for a worker, and the workers that take it in turn
@@ -149,7 +227,7 @@ class WorkerPool:
         """Keep a worker there until the session is closed. Raises where that cannot be done."""
         starts = 0
         while not self._closing:
-            child = self._children[number] = Child(number)
+            child = self._children[number] = Child(number, self._start)
             try:
                 await self._talk(child)
             finally:
@@ -161,7 +239,8 @@ class WorkerPool:
             starts = 0 if child.was_ready else starts + 1
             if starts >= STARTS_AT_MOST:
                 raise RunError(
-                    f"worker processes do not get ready ({child.fate}). Run the rollouts in this process: --workers 1."
+                    f"worker processes do not get ready ({child.fate}). Run the rollouts in this process: "
+                    f"{self._in_process}."
                 )
             self._replace_jobs(child)
 
@@ -172,7 +251,7 @@ class WorkerPool:
         limits = [limits[number] for limits in self._limits]
         beat_s = None if self._stuck_s is None else self._stuck_s / 6
         local = [source.local for source in self._sources]
-        channel.send_object(Orders(self._make_parts, self._recipes, local, limits, beat_s))
+        channel.send_object(Orders(self._make_parts, self._recipes, local, limits, beat_s, self._in_order))
         started = time.monotonic()
         while True:
             try:
@@ -182,6 +261,7 @@ class WorkerPool:
                 if frame is None:
                     return
                 head, body = read_head(frame)
+                child.heard += 1
                 self._handle(child, head, body)
             except TimeoutError:
                 child.complaint = (
@@ -197,8 +277,21 @@ class WorkerPool:
         kind = head["kind"]
         if kind == "rows":
             self._take(child, head["job"], head["indices"], body)
+        elif kind == "states":
+            self._take_states(child, head["job"], head["indices"], body)
+        elif kind == "ended":
+            if head["job"] in child.given:  # else it had ended by itself
+                child.done(head["job"])
         elif kind == "freed":
+            if (given := child.given.get(head["job"])) is not None:
+                self._awaited.freed(given.job)
             child.freed(head["job"])
+        elif kind == "settled":
+            child.settled(head["frames"])
+            return
+        elif kind == "spent":
+            charge_spent(head["cost"], head["unpriced_tokens"])
+            return
         elif kind in ("ask", "forget", "release"):
             self._models.handle(child, head, body)
             return
@@ -211,12 +304,28 @@ class WorkerPool:
         self._give_out()
 
     def _take(self, child: Child, number: int, indices: Sequence[int], body: bytes) -> None:
-        job = child.done(number)
+        job = child.done(number).job
         lines = body.splitlines(keepends=True)
         if tuple(indices) != job.indices or len(lines) != len(indices):
             raise BrokenFrameError(f"{len(lines)} rows of {len(job.indices)} rollouts")
         rows = [RolloutOutput(json.loads(line)) for line in lines]
         self._done(job, [Finished(*one) for one in zip(indices, rows, lines, strict=True)])
+
+    def _take_states(self, child: Child, number: int, indices: Sequence[int], body: bytes) -> None:
+        given = child.done(number)
+        if given.over is not None:
+            return
+        job, source, lines = given.job, self._sources[given.job.source], body.splitlines()
+        if tuple(indices) != job.indices or len(lines) != len(indices):
+            raise BrokenFrameError(f"{len(lines)} states of {len(job.indices)} rollouts")
+        row, model = source.tasks[job.task], source.recipe.model
+        try:
+            states = [state_of_line(line, row, self._no_client, model, given.answers) for line in lines]
+        except (ValueError, KeyError, TypeError) as error:
+            raise BrokenFrameError(f"states that cannot be read ({describe(error)})") from None
+        self._queue.done(job)
+        self._idle_deaths = 0
+        self._awaited.done(job, states)
 
     def _done(self, job: RolloutJob, found: Sequence[Finished]) -> None:
         self._queue.done(job)
@@ -237,18 +346,25 @@ class WorkerPool:
         if self._idle_deaths >= IDLE_DEATHS_AT_MOST:
             raise RunError(
                 f"worker processes die while they have nothing to do ({child.fate}). "
-                "Run the rollouts in this process: --workers 1."
+                f"Run the rollouts in this process: {self._in_process}."
             )
+        for job in jobs:
+            self._awaited.lost(job)
         for job in caused:
-            self._done(job, [self._error_row(job, index, child) for index in job.indices])
+            states = [self._error_state(job, index, child) for index in job.indices]
+            if job.whole:
+                self._queue.done(job)
+                self._awaited.done(job, states)
+            else:
+                output = self._recipes[job.source].output
+                found = zip(job.indices, states, strict=True)
+                self._done(job, [Finished.of(index, output(state)) for index, state in found])
         self._give_out()
 
-    def _error_row(self, job: RolloutJob, index: int, child: Child) -> Finished:
+    def _error_state(self, job: RolloutJob, index: int, child: Child) -> State:
         recipe = self._recipes[job.source]
         row = self._sources[job.source].tasks[job.task]
         deaths = self._queue.deaths(job)
         error = WorkerDiedError(f"the worker died {deaths} times on this rollout; the last one was {child.fate}")
-        sampling = recipe.sampling_of(row["example_id"], index)
-        unused: Client[Any, Any, Any, Any] = Client(None)  # the rollout has ended
-        state = failed_state(row, unused, recipe.model, sampling, error)
-        return Finished.of(index, recipe.output(state))
+        sampling = recipe.sampling_of(row["example_id"] if job.name is None else job.name, index)
+        return failed_state(row, self._no_client, recipe.model, sampling, error)

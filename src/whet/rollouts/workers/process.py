@@ -1,6 +1,6 @@
 """A worker process: its own instances of the environments, its own connections, one event loop.
 
-    read what to do ──▶ load the environments ──▶ ready ──▶ jobs in, rows out ──▶ `stop`, or the session has ended
+    read what to do ──▶ load the environments ──▶ ready ──▶ jobs in, results out ──▶ `stop`, or the session has ended
 
 A worker ends by itself when its session does, however that ended: it sees the socket close, or, where the code of an
 environment keeps the event loop from looking, a thread sees a pipe close and ends the process and what it started.
@@ -20,18 +20,21 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any
 
 from whet.clients.client import Client
-from whet.clients.usage import charge
+from whet.clients.usage import Spending, charge, spending
 from whet.errors import WhetError
-from whet.rollouts.jobs import JobEnv, Parts, RolloutJob, RolloutRecipe, run_job
+from whet.rollouts.jobs import AnyClient, JobEnv, Parts, RolloutJob, RolloutRecipe, run_job
 from whet.rollouts.limits import SharedLimit
 from whet.rollouts.pace import paced
 from whet.rollouts.workers.channel import LENGTH_BYTES, Channel, error_from_words, error_to_words
+from whet.rollouts.workers.state_record import Answers, state_line, turns_before
 from whet.system import cancellation
 from whet.system.cancellation import cancel
+from whet.system.quiet import Quiet
 from whet.types import Messages, Response, SamplingArgs, State, Tool
 
 GRACE_S = 5.0  # for rollouts and environments to be cleaned up once the session is gone
@@ -44,8 +47,9 @@ class Orders:
     make_parts: Callable[[], Parts]  # pickled by its import path
     recipes: Sequence[RolloutRecipe]
     local: Sequence[bool]  # whether the model of each source runs in the session's process
-    limits: Sequence[int]  # rollouts of each source that may be in flight here
+    limits: Sequence[int]  # rollouts of each source that may be in flight here; 0: none of it are run here
     beat_s: float | None  # seconds between two signs of life; None: none are expected
+    settles: bool = False  # whether the session wants to know when nothing is left to do here but wait
 
 
 def main() -> None:
@@ -55,16 +59,24 @@ def main() -> None:
     end.set_inheritable(False)
     os.set_inheritable(lifeline, False)
     threading.Thread(target=end_with_session, args=(lifeline,), name="whet lifeline", daemon=True).start()
+    serve(end)
+
+
+def serve(end: socket.socket) -> None:
+    """Work for the session at the other end of a stream socket, until it says `stop` or is gone.
+
+    What the session sends is unpickled: who connects it has to know that it is the session.
+    """
     orders = _read_orders(end)
     if orders is None:
         return
     parts = orders.make_parts()
     try:
         # Here and not on the event loop: what loads an environment may want one of its own.
-        loaded = [parts.environment(source, max(1, limit)) for source, limit in enumerate(orders.limits)]
+        loaded = {source: parts.environment(source, limit) for source, limit in enumerate(orders.limits) if limit}
         problem = None
     except WhetError as error:
-        loaded, problem = [], error
+        loaded, problem = {}, error
     cancellation.run(_work(end, orders, parts, loaded, problem))
 
 
@@ -88,7 +100,7 @@ async def _work(
     end: socket.socket,
     orders: Orders,
     parts: Parts,
-    loaded: Sequence[JobEnv],
+    loaded: Mapping[int, JobEnv],
     problem: WhetError | None,
 ) -> None:
     channel = await Channel.over(end)
@@ -97,27 +109,33 @@ async def _work(
             channel.send({"kind": "mistake", "error": error_to_words(problem)})
             await channel.flushed()
             return
-        worker = _Worker(channel, orders, parts, loaded)
-        try:
-            if any(orders.local):
-                await worker.run()
-            else:
-                with paced():
+        with spending() as spent:
+            worker = _Worker(channel, orders, parts, loaded, spent)
+            try:
+                if any(orders.local):
                     await worker.run()
-        finally:
-            await worker.close()
+                else:
+                    with paced():
+                        await worker.run()
+            finally:
+                await worker.close()
     finally:
         await parts.close()
 
 
 class _Worker:
-    """Jobs that come in are run; rows, and questions to a model of the session's process, go out."""
+    """Jobs that come in are run; results, and questions to a model of the session's process, go out."""
 
-    def __init__(self, channel: Channel, orders: Orders, parts: Parts, environments: Sequence[JobEnv]) -> None:
+    def __init__(
+        self, channel: Channel, orders: Orders, parts: Parts, environments: Mapping[int, JobEnv], spent: Spending
+    ) -> None:
         self._channel, self._orders, self._parts, self._environments = channel, orders, parts, environments
+        self._spent, self._reported = spent, Spending()
         permits = SharedLimit()
         self._limits = [permits.up_to(limit) for limit in orders.limits]
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._jobs: dict[int, asyncio.Task[None]] = {}
+        self._permits: dict[int, SessionPermits] = {}
+        self._frames = self._settled = 0
         self._beating: asyncio.Task[None] | None = None
         self._sessions_model = SessionsModel(channel)
 
@@ -126,14 +144,23 @@ class _Worker:
         self._channel.send({"kind": "ready"})
         if self._orders.beat_s is not None:
             self._beating = asyncio.get_running_loop().create_task(self._beat(self._orders.beat_s))
+        quiet = Quiet.here()
+        if self._orders.settles and quiet is not None:
+            quiet.on_idle = self._settle
         while (frame := await self._channel.receive()) is not None:
             kind, *content = pickle.loads(frame)
+            self._frames += 1
             if kind == "job":
-                task = asyncio.get_running_loop().create_task(self._run(*content))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._begin(*content)
+            elif kind == "enter":
+                if (permits := self._permits.get(*content)) is not None:
+                    permits.enter()
             elif kind == "answer":
                 self._sessions_model.answered(*content)
+            elif kind == "cancel":
+                self._channel.send({"kind": "alive"})
+                if (task := self._jobs.get(*content)) is not None:
+                    task.cancel()
             else:
                 assert kind == "stop"
                 return
@@ -141,7 +168,26 @@ class _Worker:
     async def close(self) -> None:
         if self._beating is not None:
             self._beating.cancel()
-        await cancel(self._tasks)
+        await cancel(self._jobs.values())
+
+    def _begin(self, number: int, job: RolloutJob, row: Mapping[str, Any]) -> None:
+        if job.whole:
+            self._permits[number] = SessionPermits(self._channel, number)
+        task = self._jobs[number] = asyncio.get_running_loop().create_task(self._run(number, job, row))
+        task.add_done_callback(lambda _: self._forget(number))
+
+    def _forget(self, number: int) -> None:
+        self._permits.pop(number, None)
+        if self._jobs.pop(number).cancelled():
+            self._channel.send({"kind": "ended", "job": number})
+
+    def _settle(self) -> bool:
+        """Nothing is left to do here for what has come in; tells the session so, once."""
+        if self._settled == self._frames:
+            return False
+        self._settled = self._frames
+        self._channel.send({"kind": "settled", "frames": self._frames})
+        return True
 
     async def _beat(self, seconds: float) -> None:
         """Say now and then that the event loop turns."""
@@ -150,28 +196,72 @@ class _Worker:
             await asyncio.sleep(seconds)
 
     async def _run(self, number: int, job: RolloutJob, row: Mapping[str, Any]) -> None:
-        source, orders = job.source, self._orders
         try:
-            client: Client[Any, Any, Any, Any] = (
-                self._sessions_model.of(source) if orders.local[source] else await self._parts.client(source)
-            )
-            found = await run_job(
-                job,
-                self._environments[source],
-                client,
-                orders.recipes[source],
-                row,
-                self._limits[source],
-                on_rollout=lambda _: self._channel.send({"kind": "freed", "job": number}),
-            )
+            head, body = await self._result(number, job, row)
         except WhetError as error:
             self._channel.send({"kind": "mistake", "error": error_to_words(error)})
         except Exception:
             self._channel.send({"kind": "bug", "traceback": traceback.format_exc()})
         else:
-            head = {"kind": "rows", "job": number, "indices": [one.index for one in found]}
-            self._channel.send(head, b"".join(one.line for one in found))
+            self._report_spending()
+            self._channel.send(head, body)
         await self._channel.flushed()
+
+    async def _result(self, number: int, job: RolloutJob, row: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """The message with the rows of a job, or with its states."""
+        source, orders = job.source, self._orders
+        recipe, env = orders.recipes[source], self._environments[source]
+        client: AnyClient = (
+            self._sessions_model.of(source) if orders.local[source] else await self._parts.client(source)
+        )
+        if job.whole:
+            answers = Answers()
+            _job.set((number, answers))
+            states = await job.attempt(recipe, env, client, row, self._permits[number])
+            lines = [state_line(state, answers) for state in states]
+            return {"kind": "states", "job": number, "indices": job.indices}, b"".join(lines)
+        found = await run_job(
+            job,
+            env,
+            client,
+            recipe,
+            row,
+            self._limits[source],
+            on_rollout=lambda _: self._channel.send({"kind": "freed", "job": number}),
+        )
+        head = {"kind": "rows", "job": number, "indices": [one.index for one in found]}
+        return head, b"".join(one.line for one in found)
+
+    def _report_spending(self) -> None:
+        """What models have cost here since the last report, for the session's budget."""
+        now, before = self._spent, self._reported
+        cost = None if now.cost is None else now.cost - (before.cost or 0.0)
+        tokens = now.unpriced_tokens - before.unpriced_tokens
+        self._reported = replace(now)
+        if cost or tokens:
+            self._channel.send({"kind": "spent", "cost": cost, "unpriced_tokens": tokens})
+
+
+class SessionPermits:
+    """The permits of one job's rollouts, which the session hands out; a `Limit`."""
+
+    def __init__(self, channel: Channel, number: int) -> None:
+        self._channel, self._number = channel, number
+        self._handed_out = asyncio.Semaphore(0)
+
+    def enter(self) -> None:
+        """The session has a permit for one rollout more."""
+        self._handed_out.release()
+
+    async def __aenter__(self) -> None:
+        await self._handed_out.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._channel.send({"kind": "freed", "job": self._number})
+
+
+_job: ContextVar[tuple[int, Answers] | None] = ContextVar("whet_worker_job", default=None)
+"""The job whose states are wanted, in its task and all that it starts."""
 
 
 class SessionsModel(Client[None, Any, Any, Any]):
@@ -184,6 +274,7 @@ class SessionsModel(Client[None, Any, Any, Any]):
         super().__init__(None)
         self._channel, self._source = channel, source
         self._waiting: dict[int, asyncio.Future[Response]] = {} if shared is None else shared._waiting
+        self._known: set[str] = set() if shared is None else shared._known  # rollouts that the session has heard of
         self._numbers: Iterator[int] = itertools.count() if shared is None else shared._numbers
 
     def of(self, source: int) -> SessionsModel:
@@ -203,6 +294,7 @@ class SessionsModel(Client[None, Any, Any, Any]):
         number = next(self._numbers)
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
+        job = _job.get()
         head = {
             "kind": "ask",
             "number": number,
@@ -210,12 +302,19 @@ class SessionsModel(Client[None, Any, Any, Any]):
             "rollout": None if state is None else state["trajectory_id"],
             "turn": 0 if state is None else len(state["trajectory"]),
             "model": model,
+            "job": None if job is None else job[0],
         }
-        body = {"prompt": prompt, "sampling_args": sampling_args, "tools": tools}
+        body: dict[str, Any] = {"prompt": prompt, "sampling_args": sampling_args, "tools": tools}
+        if state is not None and state["trajectory_id"] not in self._known:
+            self._known.add(state["trajectory_id"])
+            if state["trajectory"]:
+                body["before"] = turns_before(state["trajectory"])
         self._channel.send(head, json.dumps(body).encode())
         try:
             response = await answer
             charge(response)
+            if job is not None:
+                job[1].note(number, response)
             return response
         except asyncio.CancelledError:
             self._channel.send({"kind": "forget", "number": number})
@@ -224,6 +323,7 @@ class SessionsModel(Client[None, Any, Any, Any]):
             del self._waiting[number]
 
     async def release(self, state: State) -> None:
+        self._known.discard(state["trajectory_id"])
         self._channel.send({"kind": "release", "source": self._source, "rollout": state["trajectory_id"]})
 
     def answered(self, number: int, response: Response | None, error: tuple[str, str] | None) -> None:

@@ -1,0 +1,111 @@
+"""Where a worker runs: a process of this host, over a socket pair. Other places are other `Starter`s.
+
+    Starter(number) ──▶ Started: a stream socket to the worker, and how to wait for it, end it, and say how it ended
+
+The worker's side of any place is `process.serve`: it works for the session at the other end of a stream socket. A
+starter for another host connects a TCP socket, proves to both ends that they belong together before the first frame,
+and calls `serve` there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+# `-c` and not `-m`, with the session's own import path: a folder that happens to be called like a module of ours in the
+# working directory is not imported in its place, and environments are found where the session found them.
+BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from whet.rollouts.workers.process import main; main()"
+STDERR = 2
+
+
+class Started(Protocol):
+    """A worker that was started. Only `wait` may block; it is called in threads."""
+
+    @property
+    def socket(self) -> socket.socket:
+        """The session's end of the stream to it."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Its process, on its host."""
+        ...
+
+    @property
+    def fate(self) -> str:
+        """How it ended, after "the worker": `killed by SIGKILL`."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until it has ended, with all it needed of its host; False after `timeout` seconds."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once, with the processes that it has started."""
+        ...
+
+    def close(self) -> None:
+        """It has ended: free what it had here."""
+        ...
+
+
+Starter: TypeAlias = Callable[[int], Started]
+"""Starts the worker with this number. Raises `OSError` where it cannot. Called on the event loop, so it is quick."""
+
+
+class LocalProcess:
+    """A process of this host, in a session of its own: Ctrl-C in a terminal does not reach it."""
+
+    def __init__(self, number: int) -> None:
+        self.socket, theirs = socket.socketpair()
+        reading, self._lifeline = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", BOOT, json.dumps(sys.path), str(theirs.fileno()), str(reading)],
+                pass_fds=(theirs.fileno(), reading),
+                stdin=subprocess.DEVNULL,
+                stdout=STDERR,  # what an environment prints does not mix with a summary as JSON
+                start_new_session=True,
+            )
+        except OSError:
+            self.socket.close()
+            os.close(self._lifeline)
+            raise
+        finally:
+            theirs.close()
+            os.close(reading)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def fate(self) -> str:
+        code = self._process.returncode
+        if code is None:
+            return "runs"
+        if code >= 0:
+            return f"exited with code {code}"
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        return f"killed by {name}{', as when memory runs out' if name == 'SIGKILL' else ''}"
+
+    def wait(self, timeout: float | None = None) -> bool:
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        os.close(self._lifeline)
