@@ -157,7 +157,7 @@ def made(config: RunConfig, part: str) -> dict[str, Any]:
         raise Made
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whet.rl.preflight, "_training_env", lambda env: env)
+        patch.setattr(whet.rl.preflight, "training_env", lambda env: env)
         patch.setattr(whet.rl.preflight, "load_environment", lambda *_, **__: None)
         patch.setattr(whet.rl.run, "make_learner", lambda *_, **__: SimpleNamespace(close=lambda: None))
         patch.setattr(whet.rl.run, part, note)
@@ -169,7 +169,7 @@ def made(config: RunConfig, part: str) -> dict[str, Any]:
 def first_process(config: RunConfig) -> str:
     """Which process of its own a run starts first."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whet.rl.preflight, "_training_env", lambda env: env)
+        patch.setattr(whet.rl.preflight, "training_env", lambda env: env)
         patch.setattr(whet.rl.preflight, "load_environment", lambda *_, **__: None)
         for part in ("EngineProcess", "ProcessLearner", "make_learner"):
 
@@ -223,6 +223,12 @@ def source(config: RunConfig) -> Any:
     parts: Any = dict.fromkeys(("directory", "learner", "monitor", "watchdog", "ending", "lengths", "last_step"))
     run = whet.rl.run.ReinforcementRun(config=config, environments=environments, held_out=[], client=client, **parts)
     return run.make_source()
+
+
+def worker_processes(config: RunConfig) -> int:
+    """That run the rollouts of two environments."""
+    pool = source(config).runner.workers
+    return 0 if pool is None else pool.processes
 
 
 def drawn(config: RunConfig) -> list[tuple[int, int]]:
@@ -419,6 +425,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "max_async_level": InPart(first_process, "1"),
     "oversampling_factor": InPart(lambda config: source(config).buffer.lead.places(0), "1.5", ASYNC),
     "max_off_policy_steps": InPart(lambda config: source(config).buffer.lead.too_old(0, 4), "3", ASYNC),
+    "workers_per_env": InPart(worker_processes, "3"),
     "max_concurrent": InRuns(lambda seen: seen.most_at_once),
     "seed": training("seed"),
     "env_file": InRuns(lambda seen: "told" in str(seen.rollouts()[0]["prompt"])),

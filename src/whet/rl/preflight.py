@@ -140,7 +140,7 @@ def _missing_vllm(config: RunConfig) -> list[str]:
 
 def load_environments(config: RunConfig) -> tuple[list[TrainingEnv], HeldOut]:
     """Those to learn from, and those of `[[eval.env]]`. Raises `WhetError` for a wrong argument or an empty dataset."""
-    return [_training_env(env) for env in config.env], load_held_out(config.eval.env)
+    return [training_env(env) for env in config.env], load_held_out(config.eval.env)
 
 
 def load_held_out(sections: Sequence[TrainingEnvConfig]) -> HeldOut:
@@ -168,7 +168,7 @@ async def _close(environments: Sequence[Environment]) -> None:
     await call_all(env.close for env in environments)
 
 
-def _training_env(config: TrainingEnvConfig) -> TrainingEnv:
+def training_env(config: TrainingEnvConfig) -> TrainingEnv:
     env = load_environment(config.id, **config.loader_args())
     rows = cast(list[RolloutInput], list(env.get_dataset()))
     if not rows:

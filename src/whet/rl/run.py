@@ -270,7 +270,7 @@ class ReinforcementRun(TrainingRun):
                 self.environments,
                 self.client,
                 runner.recipe,
-                self.monitor.note,
+                lambda text: self.monitor.note(text),
                 workers=config.workers_per_env,
                 max_concurrent=config.max_concurrent,
                 in_order=_takes_turns(config),

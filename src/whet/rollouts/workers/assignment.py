@@ -83,7 +83,7 @@ class JobQueue:
         self._deaths_alone.pop(job, None)
 
     def next(self, children: Sequence[Child]) -> tuple[RolloutJob, Child] | None:
-        """The first job of a source for which a worker has room, and the one with the most; None while there is none."""
+        """The first job of a source for which a worker has room, and the one with the most; else None."""
         for queue in (self._alone, self._jobs):
             for job in self._first_of_each_source(queue):
                 rooms = [(self._room(job, child), -child.number, child) for child in children if child.ready]

@@ -78,12 +78,12 @@ class WorkerPool:
         self._sources, self._parts, self._make_parts, self._sink = sources, parts, make_parts, sink
         self._in_order, self._in_process, self._start = in_order, in_process, start
         self._recipes = [source.recipe for source in sources]
-        self._processes = sum(workers) if apart else max(workers)
+        self.processes = sum(workers) if apart else max(workers)
         self._limits = (
             own_workers([source.max_concurrent for source in sources], workers)
             if apart
             else [
-                shares(source.max_concurrent, count, self._processes)
+                shares(source.max_concurrent, count, self.processes)
                 for source, count in zip(sources, workers, strict=True)
             ]
         )
@@ -105,7 +105,7 @@ class WorkerPool:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._keepers = [loop.create_task(self._keep(number)) for number in range(self._processes)]
+        self._keepers = [loop.create_task(self._keep(number)) for number in range(self.processes)]
         for keeper in self._keepers:
             keeper.add_done_callback(self._kept)
         return self
@@ -135,6 +135,7 @@ class WorkerPool:
             await self._withdraw(job)
             raise
         finally:
+            self._queue.withdraw(job)
             self._awaited.end(job)
 
     def at_work(self) -> bool:
@@ -142,14 +143,14 @@ class WorkerPool:
 
         A worker that starts is at work where a job may wait for it.
         """
+        if self._failure is not None:
+            return False
         if self._queue and not all(child.ready for child in self._children.values()):
             return True
         return any(child.owes(PATIENCE_S) for child in self._children.values())
 
     async def _withdraw(self, job: RolloutJob) -> None:
         """Have a job end whose result is not wanted any more."""
-        if self._queue.withdraw(job):
-            return
         for child in self._children.values():
             number, given = next(((number, one) for number, one in child.given.items() if one.job == job), (0, None))
             if given is None or child.channel is None:

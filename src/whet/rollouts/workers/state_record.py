@@ -171,9 +171,7 @@ def state_of_line(
 
 
 def _step_of(record: Mapping[str, Any], conversation: Any, answers: Mapping[int, Response]) -> dict[str, Any]:
-    step: dict[str, Any] = {
-        name: conversation(record[name]) for name in ("prompt", "completion") if name in record
-    }
+    step: dict[str, Any] = {name: conversation(record[name]) for name in ("prompt", "completion") if name in record}
     sampled: Mapping[str, Any] = {}
     if "answer" in record:
         step["response"] = answers[record["answer"]]
