@@ -188,7 +188,8 @@ def _tokens_of(record: Mapping[str, Any], sampled: Mapping[str, Any]) -> dict[st
     tokens: dict[str, Any] = {}
     for name, value in record.items():
         if name in _ARRAYS:
-            tokens[name] = sampled[name].first(value) if name == "kept" else sampled[name][:value]
+            if name in sampled:  # else another client's, which stays behind
+                tokens[name] = sampled[name].first(value) if name == "kept" else sampled[name][:value]
         elif isinstance(value, dict) and value.keys() == {"first"}:
             tokens[name] = sampled[name][: value["first"]]
         else:
