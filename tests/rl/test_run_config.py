@@ -6,7 +6,7 @@ import pytest
 
 from whet.config import all_keys, section_of
 from whet.errors import ConfigError, RunError
-from whet.rl.config import LATER, RunConfig, load_run_config
+from whet.rl.config import RunConfig, load_run_config
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.stored.stop_and_resume import config_of_run
 
@@ -71,9 +71,57 @@ def test_a_misspelt_key_suggests_the_nearest(load) -> None:
     assert "Did you mean 'learning_rate'?" in refused(load, MINIMAL, "--learning_rat", "1")
 
 
-@pytest.mark.parametrize("key", sorted(LATER))
-def test_a_key_of_a_feature_to_come_is_refused_and_not_ignored(load, key: str) -> None:
-    assert "not in this version" in refused(load, MINIMAL, f"--{key}", "2")
+def test_the_extra_body_of_other_trainers_is_read_as_keys_of_whet(load) -> None:
+    text = (
+        "[sampling]\n"
+        "extra_body = { chat_template_kwargs = { enable_thinking = false }, top_k = 20, min_p = 0, "
+        "return_token_ids = true, repetition_penalty = 1.0 }\n"
+        "[eval.sampling]\nextra_body = { top_k = -1 }\n"
+    )
+    config = load(MINIMAL + text)
+    assert (config.sampling.enable_thinking, config.sampling.top_k, config.sampling.min_p) == (False, 20, 0)
+    assert (config.eval_sampling().top_k, config.eval_sampling().enable_thinking) == (0, False)
+    assert load_run_config(saved(config)) == config
+
+
+def saved(config: RunConfig) -> Path:
+    path = config.runs_directory.parent / "again.toml"
+    path.write_text(config.to_toml())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ("{ logit_bias = { '7' = -100 } }", "'sampling.extra_body.logit_bias': the tokens are then not drawn from"),
+        ("{ repetition_penalty = 1.1 }", "logprobs would be wrong for the learner"),
+        ("{ min_tokens = 5 }", "logprobs would be wrong for the learner"),
+        ("{ return_token_ids = false }", "a run needs token ids"),
+        ("{ n = 4 }", "rollouts_per_example says how often"),
+        ("{ seed = 3 }", "the run's own 'seed' fixes every draw"),
+        ("{ priority = 1 }", "inference.server_args"),
+        ("{ chat_template_kwargs = { date = 'x' } }", "'sampling.extra_body.chat_template_kwargs.date': whet renders"),
+        ("{ top_k = 'x' }", "'sampling.top_k'"),
+        ("3", "'sampling.extra_body' should be a table"),
+        ("{ chat_template_kwargs = 3 }", "chat_template_kwargs' should be a table"),
+    ],
+)
+def test_fields_of_extra_body_that_a_run_cannot_have_are_refused_by_name_with_the_reason(load, fields, said) -> None:
+    assert said in refused(load, MINIMAL, "--sampling.extra_body", fields)
+
+
+def test_extra_body_that_contradicts_a_key_is_refused_and_one_that_repeats_it_is_not(load) -> None:
+    text = MINIMAL + "[sampling]\ntop_k = 5\nextra_body = { top_k = 20 }\n"
+    assert "'sampling.extra_body' has another value for 'sampling.top_k'; give it once" in refused(load, text)
+    assert load(text.replace("20", "5")).sampling.top_k == 5
+
+
+def test_nothing_is_refused_as_not_in_this_version() -> None:
+    """A key has an effect, or is refused with the reason."""
+    root = Path(__file__).parents[2]
+    texts = [*(root / "src" / "whet").rglob("*.py"), *(root / "docs").rglob("*.md"), root / "README.md"]
+    assert len(texts) > 500
+    assert [str(path) for path in texts if "not in this version" in path.read_text().lower()] == []
 
 
 @pytest.mark.parametrize("written", ["keys.env", "['keys.env']"])

@@ -258,7 +258,7 @@ def test_a_program_can_be_named_in_a_table(rows, roll, tmp_path, monkeypatch) ->
     [
         ({"fn": "math:sqrt", "sandbox": {"image": "x"}}, "Toolset(sandbox=...)"),
         ({"fn": "math:sqrt", "files": {"a": "b"}}, "no effect"),
-        ({"fn": "math:sqrt", "tools": "mcp"}, "not in this version"),
+        ({"fn": "math:sqrt", "tools": "mcp"}, "whet does not have that"),
         ({"fun": "math:sqrt"}, "Did you mean 'fn'"),
         ({}, "give one of"),
         (7, "should be a function or a table"),

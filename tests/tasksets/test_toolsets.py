@@ -69,7 +69,7 @@ def test_a_row_chooses_among_tools_and_named_toolsets(rows, roll, row, expected)
         ({"tools": {"show": ["one"], "hide": ["two"]}}, "not both"),
         ({"toolsets": {"hide": ["smal"]}}, "Did you mean 'small'"),
         ({"toolsets": {"small": {"tools": []}}}, "there already"),
-        ({"sandbox": {"image": "x"}}, "not in this version"),
+        ({"sandbox": {"image": "x"}}, "whet does not have that"),
     ],
 )
 def test_a_row_that_asks_for_what_there_is_not_ends_the_run_with_the_reason(rows, roll, row, said) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from whet.config import all_keys, apply_overrides, parse_overrides, read_toml, validate
+from whet.config import apply_overrides, parse_overrides, read_toml, validate
 from whet.envs.config.sections import with_files
 from whet.errors import ConfigError
 from whet.inference.devices import visible_gpus
@@ -32,11 +32,6 @@ from whet.rl.training_config import (
     check_early_stop,
     set_name,
 )
-
-LATER = {
-    "sampling.extra_body": "extra fields for remote engines",
-}
-"""Keys of the planned config that this version cannot honour, and what they belong to. Refused rather than ignored."""
 
 INSTEAD = {
     "sampling.seed": "rollouts of a group would all be the same. The run's own 'seed' fixes every draw",
@@ -309,20 +304,12 @@ def load_run_config(path: Path, overrides: list[str] | None = None) -> RunConfig
         for section in sections if isinstance(sections, list) else ():
             if isinstance(section, dict) and isinstance(section.get("args"), dict):
                 section["args"] = with_files(section["args"], path.parent, str(path))
-    _refuse_later(data, str(path))
+    _refuse_others(data, str(path))
     return validate(RunConfig, data, str(path))
 
 
-def _refuse_later(data: dict[str, Any], source: str) -> None:
-    known = set(all_keys(RunConfig))
-    lines = []
-    for key, feature in LATER.items():
-        assert key not in known, f"{key} is implemented: take it out of LATER"
-        section, _, last = key.rpartition(".")
-        table = data.get(section, {}) if section else data
-        if isinstance(table, dict) and last in table:
-            lines.append(f"{source}: '{key}' would have no effect: {feature} is not in this version. Remove the key.")
-    lines += [
+def _refuse_others(data: dict[str, Any], source: str) -> None:
+    lines = [
         f"{source}: '{key}' is not a setting of a run: {reason}. Remove the key."
         for key, reason in INSTEAD.items()
         if key.rpartition(".")[2] in data.get("sampling", {})

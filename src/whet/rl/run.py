@@ -303,7 +303,8 @@ class ReinforcementRun(TrainingRun):
 
 def _takes_turns(config: RunConfig) -> bool:
     """Whether sampling and learning take turns in this process, and a run repeats bit by bit."""
-    return not config.asynchronous and config.engine == "embedded"
+    here = config.engine == "embedded" and config.deployment.ray_address is None
+    return here and not config.asynchronous
 
 
 def _engine_here(model: ModelFiles, config: RunConfig, sampling: Mapping[str, Any]) -> Engine:

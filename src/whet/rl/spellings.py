@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from whet.errors import ConfigError
+from whet.rl.extra_body import merge_extra_body
 
 SPELLINGS: dict[str, str] = {
     "model_name": "model",
@@ -37,6 +38,13 @@ def canonical(data: dict[str, Any], source: str) -> dict[str, Any]:
             raise ConfigError(f"{source}: use_lora = false contradicts [lora]; remove one of the two.")
         elif not isinstance(use_lora, bool):
             raise ConfigError(f"{source}: 'use_lora': should be true or false (got {use_lora!r}).")
+    evaluation = data.get("eval")
+    for table, sampling in (
+        ("sampling", data.get("sampling")),
+        ("eval.sampling", evaluation.get("sampling") if isinstance(evaluation, dict) else None),
+    ):
+        if isinstance(sampling, dict):
+            merge_extra_body(sampling, table, source)
     if isinstance(data.get("env"), dict):
         data["env"] = [data["env"]]
     return data

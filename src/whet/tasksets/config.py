@@ -137,7 +137,7 @@ class HarnessConfig(PartConfig):
     client: Any = Field(None, description="Client of a harness that is run by itself.")
     model: str | None = Field(None, description="Model of a harness that is run by itself.")
     sampling_args: dict[str, Any] = Field(default_factory=dict, description="Under those that a rollout is given.")
-    keep_trajectory_step: Any = Field(None, description="Not in this version: every turn is kept.")
+    keep_trajectory_step: Any = Field(None, description="Refused: every turn is kept.")
 
 
 class ToolsetConfig(HooksConfig):

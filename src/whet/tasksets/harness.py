@@ -73,7 +73,7 @@ class Harness(EnvPart):
         if type(self).run is not Harness.run:
             raise ConfigError(f"{name} has a run of its own, which no rollout would go through; make it a program.")
         if read.keep_trajectory_step is not None:
-            raise ConfigError(f"{name}: keep_trajectory_step is not in this version: every turn of a rollout is kept.")
+            raise ConfigError(f"{name}: keep_trajectory_step has no effect: every turn of a rollout is kept.")
         self.command: CommandProgram | None = None
         given, of_sandbox = self._either("program", program), self._either("sandbox", sandbox)
         if isinstance(given, Mapping) and given.get("command"):

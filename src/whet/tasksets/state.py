@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PREPARED = "prepared_rollout"
 GROUP = "group_key"
-NOT_HERE = "that is not in this version"
+NOT_HERE = "whet does not have that"
 
 
 class _ForTask:
@@ -42,7 +42,7 @@ class _ForTask:
                 raise ConfigError("TaskState.for_task cannot borrow without a state: call it on one.")
             if tools or transcript != "private" or set(targets) - {"model"}:
                 raise ConfigError(
-                    "state.for_task: only borrow='model' is in this version; tools, sandboxes and transcripts of "
+                    "state.for_task: only borrow='model' is possible; tools, sandboxes and transcripts of "
                     "another rollout cannot be borrowed."
                 )
             state = owner.of_task(task)

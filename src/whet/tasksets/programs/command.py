@@ -220,7 +220,7 @@ class CommandProgram:
 def read_command(program: Mapping[str, Any], sandbox: Any, whose: str) -> CommandProgram:
     """The program of a table with a command. Raises `ConfigError`."""
     if program.get("bindings"):
-        raise ConfigError(f"{whose}: bindings are not in this version; functions among the values take task and state.")
+        raise ConfigError(f"{whose}: whet has no bindings; functions among the values take task and state.")
     if program.get("tools"):
         raise ConfigError(f"{whose}: a command cannot be shown tools of this process; it brings its own.")
     settings = {name: value for name, value in program.items() if name not in ("bindings", "tools", "fn", "base")}
