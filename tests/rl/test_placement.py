@@ -61,6 +61,11 @@ def test_a_synchronous_run_is_one_process() -> None:
     assert where(placed(ON_GPU, 1)) == [("run", "cpu", ()), ("run", "cuda", (0,)), ("run", "cuda", (0,))]
 
 
+def test_workers_of_environments_are_processes_of_their_own() -> None:
+    found = [part.process for part in placed(ON_CPU, 0, workers_per_env=2).parts]
+    assert found == ["run", "reverse-text worker 1", "reverse-text worker 2", "run", "run"]
+
+
 def test_an_asynchronous_run_has_learner_and_engine_in_processes_of_their_own() -> None:
     assert [part.process for part in placed(ON_CPU, 0, max_async_level=1).parts] == ["run", "learner", "engine"]
     apart = {"engine_process": False}

@@ -30,7 +30,7 @@ SAMPLING = "weights, KV cache"
 class PlacedPart:
     """A part of a run in a process."""
 
-    role: Literal["rollouts", "learner", "engine", "server"]
+    role: Literal["rollouts", "environment", "learner", "engine", "server"]
     process: str
     device: str
     """cpu, cuda or mps; of a server that runs already, its address."""
@@ -78,8 +78,7 @@ def placement(
     memory = memory or {}
     learning = _gpus_of(devices["learner"], config.ranks)
     learner = "learner" if config.asynchronous else "run"
-    handed = memory.get("handed over")
-    parts = [PlacedPart("rollouts", "run", "cpu", (), "environments, scoring, weights that are handed over", handed)]
+    parts = _rollouts(config, memory.get("handed over"))
     parts += _learners(learner, devices["learner"], config.ranks, memory)
     if config.engine == "embedded":
         parts += _engines(config, devices["sampler"], learning, memory)
@@ -114,6 +113,22 @@ def embedded_device(config: RunConfig) -> str:
 def rank_devices(device: str, ranks: int) -> list[str]:
     """Where each rank of a learner computes that is on `device`, without `auto`."""
     return [f"cuda:{gpu}" for gpu in _gpus_of(device, ranks)] or [device] * ranks
+
+
+def _rollouts(config: RunConfig, handed: int | None) -> list[PlacedPart]:
+    """The run's own process, and those of its environments."""
+    if config.workers_per_env <= 1:
+        return [PlacedPart("rollouts", "run", "cpu", (), "environments, scoring, weights that are handed over", handed)]
+    return [
+        PlacedPart(
+            "rollouts", "run", "cpu", (), "prompts and tokens of rollouts, weights that are handed over", handed
+        ),
+        *(
+            PlacedPart("environment", f"{env.label} worker {number + 1}", "cpu", (), "environment, scoring", None)
+            for env in config.env
+            for number in range(config.workers_per_env)
+        ),
+    ]
 
 
 def _gpus_of(device: str, count: int) -> tuple[int, ...]:

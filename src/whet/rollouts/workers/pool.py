@@ -152,7 +152,8 @@ class WorkerPool:
     async def _withdraw(self, job: RolloutJob) -> None:
         """Have a job end whose result is not wanted any more."""
         for child in self._children.values():
-            number, given = next(((number, one) for number, one in child.given.items() if one.job == job and one.over is None), (0, None))
+            wanted = ((number, one) for number, one in child.given.items() if one.job == job and one.over is None)
+            number, given = next(wanted, (0, None))
             if given is None or child.channel is None:
                 continue
             given.over, heard = asyncio.Event(), child.heard
