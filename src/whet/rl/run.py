@@ -54,6 +54,7 @@ from whet.rl.supervision.lifecycle import TrainingRun, Watchers, begin, learner_
 from whet.rl.supervision.watchdog_engine import WatchedEngine
 from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rollouts.workers.pool import CLOSE_S, WorkerPool
+from whet.rollouts.workers.started import LocalProcess
 from whet.system import cancellation
 from whet.system.quiet import Quiet
 
@@ -137,7 +138,7 @@ def run_training(
         spent = stack.enter_context(spending())
         ending = Ending(Budget(config.budget), config.early_stop, lambda: engine.tokens, spent, monitor.note)
         parts = (config, directory, learner, monitor, watchdog, ending, config.max_steps)
-        return ReinforcementRun(*parts, environments, evaluated, client, lengths, servers).execute(step)
+        return ReinforcementRun(*parts, environments, evaluated, client, lengths, servers, cluster).execute(step)
 
 
 def _learner(config: RunConfig, model: Path, scratch: Path, threads: int, cluster: RunCluster | None) -> AnyLearner:
@@ -176,6 +177,7 @@ class ReinforcementRun(TrainingRun):
     servers: VllmEngines | ClusterEngines | None = None
     source: Source = field(init=False)
     shaper: RewardShaper = field(init=False)
+    cluster: RunCluster | None = None
     workers: WorkerPool | None = None
 
     def _restore(self, step: int, state: dict[str, Any]) -> None:
@@ -274,6 +276,7 @@ class ReinforcementRun(TrainingRun):
                 workers=config.workers_per_env,
                 max_concurrent=config.max_concurrent,
                 in_order=_takes_turns(config),
+                start=LocalProcess if self.cluster is None else self.cluster.start_worker,
             )
         min_variance = config.buffer.difficulty_threshold
         if not config.asynchronous:

@@ -36,7 +36,7 @@ class ClusterBundle:
 
 
 def bundles(config: RunConfig, placed: Placement, here: str = "") -> list[ClusterBundle]:
-    """Those of a run: of each rank of a divided learner, and of each engine that whet starts.
+    """Those of a run: of each rank of a divided learner, each engine that whet starts, each worker for environments.
 
     Each reserves a CPU for every thread that it computes with. Rank 0 is on the node of the run, of address `here`.
     """
@@ -46,7 +46,9 @@ def bundles(config: RunConfig, placed: Placement, here: str = "") -> list[Cluste
     each = max(1, learner_threads // config.ranks)
     first = [ClusterBundle(part.process, each, len(part.gpus), here) for part in ranks[:1]]
     others = [ClusterBundle(part.process, each, len(part.gpus)) for part in ranks[1:]]
-    return [*first, *others, *(ClusterBundle(part.process, engine_threads, len(part.gpus)) for part in parts)]
+    engines = [ClusterBundle(part.process, engine_threads, len(part.gpus)) for part in parts]
+    workers = [ClusterBundle(part.process, 1, 0) for part in placed.parts if part.role == "environment"]
+    return [*first, *others, *engines, *workers]
 
 
 def fit(wanted: Sequence[ClusterBundle], nodes: Sequence[ClusterNode]) -> dict[str, str | None]:

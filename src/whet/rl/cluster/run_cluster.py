@@ -23,10 +23,11 @@ from whet.rl.cluster.engine_host import HostedEngine
 from whet.rl.cluster.node_engine import PLACED_WITHIN_S, ClusterMember
 from whet.rl.cluster.nodes import LOCAL
 from whet.rl.cluster.ray_ranks import RayRankGroup
+from whet.rl.cluster.remote_worker import RemoteWorker
 from whet.rl.cluster.weight_store import NodeAgent, WeightStore
 from whet.rl.config import RunConfig
 from whet.rl.learner.ranks.ranks_learner import RanksLearner
-from whet.rl.placement import PlacedPart
+from whet.rl.placement import PlacedPart, Placement
 from whet.rl.preflight import place
 from whet.rl.storage.starting_point import starting_model
 
@@ -37,8 +38,10 @@ LOOPBACK = "127.0.0.2"
 class RunCluster:
     """See `joined`, which makes it."""
 
-    def __init__(self, group: Any, reserved: list[ClusterBundle]) -> None:
-        self._group, self._reserved = group, reserved
+    def __init__(self, group: Any, reserved: list[ClusterBundle], here: str, placed: Placement) -> None:
+        """`group` has the bundles of `reserved`, in order; `here` is the address of this node."""
+        self._group, self._reserved, self._here = group, reserved, here
+        self._workers = [part.process for part in placed.parts if part.role == "environment"]
 
     def place(self, part: str) -> dict[str, Any]:
         """Options of the actor that is this part of the run."""
@@ -48,6 +51,10 @@ class RunCluster:
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
         bundle = self._reserved[number]
         return {"num_cpus": bundle.cpus, "num_gpus": bundle.gpus, "scheduling_strategy": strategy}
+
+    def start_worker(self, number: int) -> RemoteWorker:
+        """Begin to start the worker for environments with this number; a `Starter`."""
+        return RemoteWorker(number, self._here, self.place(self._workers[number]))
 
     def ranks(self, config: RunConfig) -> Callable[..., RanksLearner]:
         """Makes the learner in ranks, as `local_ranks` does."""
@@ -67,9 +74,10 @@ def joined(config: RunConfig) -> Iterator[RunCluster]:
 
     assert config.deployment.ray_address is not None
     with begun_ray(config.deployment.ray_address):
-        wanted = bundles(config, place(config), ray.util.get_node_ip_address())
+        placed, here = place(config), ray.util.get_node_ip_address()
+        wanted = bundles(config, placed, here)
         if not wanted:
-            yield RunCluster(None, [])
+            yield RunCluster(None, [], here, placed)
             return
         group = ray.util.placement_group([bundle.resources() for bundle in wanted], strategy="PACK")
         if not group.wait(timeout_seconds=PLACED_WITHIN_S):
@@ -79,7 +87,7 @@ def joined(config: RunConfig) -> Iterator[RunCluster]:
                 "`ray status`, and whet cluster check."
             )
         try:
-            yield RunCluster(group, wanted)
+            yield RunCluster(group, wanted, here, placed)
         finally:
             ray.util.remove_placement_group(group)
 

@@ -125,6 +125,8 @@ def _look_at_all(address: str, python: str | None) -> dict[str, Any]:
         if answer in ready:
             try:
                 fields = ray.get(answer)
+            except ray.exceptions.TaskUnschedulableError:  # it is gone, and not listed as such yet
+                continue
             except Exception as error:  # of Ray, or of what is installed on the node
                 fields = {"problem": _one_line(error)}
         has = node["Resources"]

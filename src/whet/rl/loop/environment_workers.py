@@ -23,6 +23,7 @@ from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.training_config import TrainingEnvConfig
 from whet.rollouts.jobs import AnyClient, Finished, RolloutJob, RolloutRecipe
 from whet.rollouts.workers.pool import WorkerPool
+from whet.rollouts.workers.started import LocalProcess, Starter
 from whet.types import RolloutInput
 
 
@@ -86,10 +87,11 @@ def environment_workers(
     workers: int,
     max_concurrent: int,
     in_order: bool,
+    start: Starter = LocalProcess,
 ) -> WorkerPool:
     """The pool of a run, not yet started: so many workers for each of its environments.
 
-    `in_order` is for an engine that waits for them; `say` takes lines for people.
+    `in_order` is for an engine that waits for them; `say` takes lines for people; `start` is where they run.
     """
     sources = [TrainingTasks(env.name, env.env, env.rows, recipe, max_concurrent) for env in environments]
     return WorkerPool(
@@ -101,4 +103,5 @@ def environment_workers(
         apart=True,
         in_order=in_order,
         in_process="workers_per_env = 1",
+        start=start,
     )

@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 # `-c` and not `-m`, with the session's own import path: a folder that happens to be called like a module of ours in the
@@ -60,26 +60,34 @@ Starter: TypeAlias = Callable[[int], Started]
 """Starts the worker with this number. Raises `OSError` where it cannot. Called on the event loop, so it is quick."""
 
 
-class LocalProcess:
+class WorkerProcess:
     """A process of this host, in a session of its own: Ctrl-C in a terminal does not reach it."""
 
-    def __init__(self, number: int) -> None:
-        self.socket, theirs = socket.socketpair()
+    def __init__(
+        self, theirs: socket.socket, *, path: Sequence[str] | None = None, directory: str | None = None
+    ) -> None:
+        """`theirs` is its end of the stream, which the caller may close then.
+
+        `path` is what it imports from, and `directory` where it works, both by default those of this process. Raises
+        `OSError`.
+        """
         reading, self._lifeline = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", BOOT, json.dumps(sys.path), str(theirs.fileno()), str(reading)],
+                [
+                    *(sys.executable, "-c", BOOT, json.dumps(list(sys.path if path is None else path))),
+                    *(str(theirs.fileno()), str(reading)),
+                ],
                 pass_fds=(theirs.fileno(), reading),
+                cwd=directory,
                 stdin=subprocess.DEVNULL,
                 stdout=STDERR,  # what an environment prints does not mix with a summary as JSON
                 start_new_session=True,
             )
         except OSError:
-            self.socket.close()
             os.close(self._lifeline)
             raise
         finally:
-            theirs.close()
             os.close(reading)
 
     @property
@@ -109,3 +117,17 @@ class LocalProcess:
 
     def close(self) -> None:
         os.close(self._lifeline)
+
+
+class LocalProcess(WorkerProcess):
+    """A worker of the session's own host."""
+
+    def __init__(self, number: int) -> None:
+        self.socket, theirs = socket.socketpair()
+        try:
+            super().__init__(theirs)
+        except OSError:
+            self.socket.close()
+            raise
+        finally:
+            theirs.close()
