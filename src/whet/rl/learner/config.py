@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from whet.config import StrictModel
 from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, choose_device
@@ -87,6 +87,9 @@ class LearnerConfig(StrictModel):
     activation_checkpointing: bool = Field(
         False, description="Keep only each layer's input and compute the layer again for its gradient: less memory."
     )
+    context_parallel_size: int = Field(
+        1, ge=1, description="Devices that one sequence is divided among: 1, since what sequences share is computed once."
+    )
     dtype: Precision = Field("auto", description=f"Of matrix products while learning; sums stay float32. {AUTO_DTYPE}")
     weights_dtype: Precision = Field(
         "auto",
@@ -101,6 +104,18 @@ class LearnerConfig(StrictModel):
     peak_tflops: float | None = Field(
         None, gt=0, description="What the learner's device can do at most, for perf/mfu; known by name for some GPUs."
     )
+
+    @field_validator("context_parallel_size")
+    @classmethod
+    def _one_sequence_on_one_device(cls, size: int) -> int:
+        if size > 1:
+            raise ValueError(
+                "a sequence is computed on one device: the learner computes what sequences share once, which is no "
+                "attention that torch can divide. Set it to 1. Where one sequence needs too much memory: "
+                "activation_checkpointing = true, dtype and weights_dtype = bfloat16, [lora], or shorter answers "
+                "(sampling.max_tokens). More ranks leave it more room, a smaller micro_batch_tokens does not."
+            )
+        return size
 
     def settled(self, *, adapter: bool, began: Mapping[str, Any] | None = None, on_cuda: bool | None = None) -> Self:
         """With a dtype for each `auto`, where training is of an `adapter` or of all weights. `began` is `[learner]` of

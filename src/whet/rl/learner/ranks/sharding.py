@@ -7,6 +7,7 @@ call layers and model as modules, which is where FSDP2 gathers: `call_layer`, an
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -151,7 +152,7 @@ class Sharding(Whole):
                 pass
         except WhetError as error:
             fault = fault or error
-        faults = [found for found in self.of_all(fault, what) if found is not None]
+        faults = [found for found in self.of_all(_as_sent(fault), what) if found is not None]
         if faults:
             raise faults[0]
 
@@ -171,6 +172,15 @@ class Sharding(Whole):
 
     def close(self) -> None:
         dist.destroy_process_group()
+
+
+def _as_sent(fault: Exception | None) -> Exception | None:
+    """The error, or one of its text where it is made with other arguments than the text."""
+    try:
+        pickle.loads(pickle.dumps(fault))
+    except TypeError:
+        return TrainingError(str(fault))
+    return fault
 
 
 def call_layer(layer: Any, x_TD: Tensor, **options: Any) -> Tensor:
