@@ -88,7 +88,7 @@ class LearnerConfig(StrictModel):
         False, description="Keep only each layer's input and compute the layer again for its gradient: less memory."
     )
     context_parallel_size: int = Field(
-        1, ge=1, description="Devices that one sequence is divided among: 1, since what sequences share is computed once."
+        1, ge=1, description="Devices that a sequence is divided among: 1, since what sequences share is computed once."
     )
     dtype: Precision = Field("auto", description=f"Of matrix products while learning; sums stay float32. {AUTO_DTYPE}")
     weights_dtype: Precision = Field(

@@ -34,6 +34,7 @@ class Case:
 
 
 CASES = {
+    "one rank alone": Case(1, options={"micro_batch_tokens": 30}),
     "all weights, uneven micro-batches": Case(2, options={"micro_batch_tokens": 15}),
     "muon, activation checkpointing": Case(
         3, loss=IMPORTANCE, options={"optimizer": MUON, "activation_checkpointing": True, "micro_batch_tokens": 30}
