@@ -43,7 +43,7 @@ def find_fault(call: Call, ranks: Sequence[Standing]) -> str | None:
     if fault := _raised(call, ranks):
         return fault
     waited = [rank for rank in ranks if rank.rank not in call.answers]
-    for rank in waited:
+    for rank in sorted(waited, key=lambda rank: not rank.suspended):
         silent = min(rank.silent_s, call.watched_s)
         if silent > call.timeout_s:
             why = "it is suspended by a signal" if rank.suspended else "its process does not run"
