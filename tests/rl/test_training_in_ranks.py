@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,6 +84,23 @@ def test_two_ranks_have_the_curves_and_weights_of_one_process(train: Train, kind
     for name, tensor in weights[0].items():
         assert (tensor - weights[1][name]).abs().max() < 1e-3, name
     assert all(row["perf/rank_balance"] >= 1 for row in read_lines(two / "metrics.jsonl") if row["step"])
+
+
+@pytest.mark.parts
+@pytest.mark.parametrize("step", [1, 5])
+def test_fine_tuning_that_loses_a_rank_trains_every_row_as_often(
+    warm: Any, train: Train, tmp_path: Path, step: int
+) -> None:
+    options = ("--learner.ranks", "2", "--max_steps", "6", "--checkpointing.save_every_n_steps", "3")
+    whole = train("sft", "whole", *options)
+    process = warm.start("train", "sft", "run.toml", "--name", "lost", "--data.text", "true", *options, cwd=tmp_path)
+    said = next(line for line in process.stdout if line.startswith("the learner is divided: "))
+    pid = int(re.findall(r"process (\d+)", said)[1])
+    process.after_step(step, lambda: os.kill(pid, signal.SIGKILL))
+    assert "(1 of 3 restarts)" in process.finish()
+    lost = tmp_path / "runs" / "lost"
+    assert (lost / "ledger.jsonl").read_text() == (whole / "ledger.jsonl").read_text()
+    assert curves(lost) == curves(whole)
 
 
 @pytest.mark.parts

@@ -16,6 +16,7 @@ CONFIG = {"name": "r", "env": [{"id": "a"}]}
     ("section", "change", "refused"),
     [
         ("learner", {"device": "cpu"}, []),
+        ("learner", {"device": "cpu", "ranks": 2, "rank_timeout_seconds": 20, "max_restarts": 0}, []),
         ("inference", {"device": "cuda:1"}, []),
         ("learner", {"device": "cuda:1"}, []),
         ("inference", {"dtype": "bfloat16"}, ["inference.dtype: was 'float32', is 'bfloat16'"]),
