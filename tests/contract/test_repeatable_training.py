@@ -1,6 +1,7 @@
 """A synchronous run on one thread is the same run every time, also when it is killed or stopped half-way.
 
- 1. Two runs with the same seed: identical metrics (but for times), rollouts, ledger and weights.
+ 1. Two runs with the same seed: identical metrics (but for times), rollouts, ledger and weights; also where engine and
+    learner take turns on a device (`[deployment] colocate`).
  2. kill -9 in the middle, then --resume: the uninterrupted run, bit for bit.
  3. Ctrl-C in the middle: a checkpoint, exit status 130 and the command that resumes; then as 2.
  4. The same with a LoRA adapter.
@@ -99,6 +100,20 @@ def test_1_two_runs_with_the_same_seed_are_identical(
 ) -> None:
     start(tmp_path).finish()
     assert record(tmp_path) == uninterrupted
+
+
+def test_1_a_run_whose_engine_and_learner_take_turns_on_a_device_is_the_same_also_killed_and_resumed(
+    start: Start, uninterrupted: dict[str, object], tmp_path: Path
+) -> None:
+    colocated = ("--deployment.colocate", "true")
+    process = start(tmp_path, *colocated)
+    process.signal_after_step(3, signal.SIGKILL)
+    process.wait()
+    start(tmp_path, *colocated, "--resume").finish()
+    assert record(tmp_path) == uninterrupted
+    slept = [row["engine/slept_bytes"] for row in read_lines(tmp_path / "runs" / "run" / "metrics.jsonl")]
+    assert len(slept) == 6
+    assert min(slept) > 3_000_000
 
 
 def test_1_another_seed_is_another_run(start: Start, uninterrupted: dict[str, object], tmp_path: Path) -> None:

@@ -97,6 +97,13 @@ def test_taking_turns_is_not_for_asynchronous_training() -> None:
         validate(RunConfig, data, "run.toml")
 
 
+def test_taking_turns_is_on_one_device() -> None:
+    data = {**MINIMAL, "learner": {"device": "cuda"}, "inference": {"device": "cpu"}, "deployment": {"colocate": True}}
+    with pytest.raises(ConfigError, match=r'learner\.device = "cuda" and inference\.device = "cpu" are two'):
+        validate(RunConfig, data, "run.toml")
+    assert not config({"colocate": True}).gpus.demanded
+
+
 def test_only_what_cannot_run_on_one_device_demands_gpus() -> None:
     for key in ("num_gpus", "num_train_gpus", "num_infer_gpus"):
         assert not config({key: 1}).gpus.demanded

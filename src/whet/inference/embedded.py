@@ -23,12 +23,13 @@ import torch
 
 from whet.errors import ModelError, ModelLoadError
 from whet.inference.architecture import Architecture
-from whet.inference.decoding.adapter_rows import AdapterRows
+from whet.inference.decoding.adapter_rows import AdapterRows, adapters_of_steps
 from whet.inference.decoding.cache import KVCache
 from whet.inference.decoding.followers import Followers, OnDrawn
 from whet.inference.decoding.kv_width import columns_read
+from whet.inference.decoding.memory import free_all, give_back
 from whet.inference.decoding.parts import WholeModel, engine_parts, read_whole
-from whet.inference.decoding.prefill import Prefill, adapter_rows
+from whet.inference.decoding.prefill import Prefill
 from whet.inference.decoding.rows import BatchRows
 from whet.inference.decoding.sampling import draw, note_kept
 from whet.inference.decoding.scheduler import LoadedAdapter, SampleJob, Scheduler
@@ -40,8 +41,6 @@ from whet.inference.requests import check_adapter, check_request
 from whet.inference.stops import StopWatcher, TextDecoder
 from whet.inference.token_sets import TokenSets
 
-_KEPT_CACHE = 1 << 26
-"""Bytes of keys and values that stay allocated while nothing is sampled; what is larger is freed."""
 _PATIENCE = 4
 """Decode steps that a few new requests wait for more, while many rows run: a prefill of one row costs half a step."""
 
@@ -104,7 +103,7 @@ class EmbeddedEngine:
         self._reach = 0  # columns in use at step n are n + reach
         self._driver: asyncio.Task[None] | None = None
         self._loading = asyncio.Lock()
-        self._closed = False
+        self._asleep = self._closed = False
 
     @classmethod
     def from_directory(cls, directory: Path, **options: Any) -> EmbeddedEngine:
@@ -164,6 +163,19 @@ class EmbeddedEngine:
             else:
                 await self._load_whole(update)
 
+    async def sleep(self) -> int:
+        """See `SleepingEngine`. The weights that an adapter was merged onto stay, for the next adapter."""
+        async with self._loading:
+            if self._scheduler.jobs or self._adapters:
+                raise ModelError("an engine that answers requests, or serves adapters with a name, cannot sleep")
+            self._scheduler.clear()
+            self._asleep = True
+            return free_all(self._cache, self._decoder, self._weight_loader, keep_base=self._merged)
+
+    async def wake(self, update: WeightUpdate) -> None:
+        """See `SleepingEngine`."""
+        await self.load_weights(update)
+
     async def _load_whole(self, update: WeightUpdate) -> None:
         if self._adapters or any(job.adapter is not None for job in self._scheduler.jobs):
             names = ", ".join(self._adapters) or "one that was unloaded and is still being answered with"
@@ -175,7 +187,7 @@ class EmbeddedEngine:
         retired: list[object] = [loader.base, in_use]
         loader.base, self._decoder.weights = base, weights
         del in_use
-        self.version, self._merged = update.version, update.kind == "adapter"
+        self.version, self._merged, self._asleep = update.version, update.kind == "adapter", False
         self._scheduler.set_version(update.version)
         self._mark_version(None)
         if busy:  # giving gigabytes back to the system takes as long as a step
@@ -213,13 +225,7 @@ class EmbeddedEngine:
     async def release(self, rollout_key: str) -> None:
         self._scheduler.release(rollout_key)
         if not self._scheduler.jobs:
-            self._give_back()
-
-    def _give_back(self) -> None:
-        """Free a large cache that holds nothing any more: a learner in this process needs the memory next."""
-        empty = self._scheduler.empty and not self._scheduler.keep_columns
-        if empty and self._cache.slots * self._cache.columns * self._bytes_per_token > _KEPT_CACHE:
-            self._cache.resize(0, 0, kept=0)
+            give_back(self._cache, self._scheduler, self._bytes_per_token)
 
     async def close(self) -> None:
         """Stop; requests in progress fail with a `ModelError`."""
@@ -230,8 +236,8 @@ class EmbeddedEngine:
             await asyncio.gather(self._driver, return_exceptions=True)
 
     def _check(self, request: SampleRequest) -> None:
-        if self._closed:
-            raise ModelError("the engine is closed")
+        if self._closed or self._asleep:
+            raise ModelError(f"the engine {'is closed' if self._closed else 'sleeps'}")
         check_request(
             request,
             vocab_size=self.arch.vocab_size,
@@ -248,7 +254,7 @@ class EmbeddedEngine:
                 self._admit()
                 if not self._began:
                     assert not self._scheduler.waiting, "a request that fits is waiting and nothing runs"
-                    self._give_back()
+                    give_back(self._cache, self._scheduler, self._bytes_per_token)
                     return
                 finished = self._step()
                 await self.settle(finished)
@@ -361,15 +367,7 @@ class EmbeddedEngine:
         self._place_adapters()
 
     def _place_adapters(self) -> None:
-        """Which adapter each row of the next steps has; idle rows get whichever saves work."""
-        any_adapter = next((job.adapter for job in self._began if job.adapter is not None), None)
-        if any_adapter is None:
-            self._row_adapters = None
-            return
-        slots = self._scheduler.slots[: self._scheduler.rows]
-        rows = adapter_rows([slot.job.adapter if slot.job else any_adapter for slot in slots], self.device)
-        assert rows is not None
-        self._row_adapters = rows.for_many_steps(self._row_adapters)
+        self._row_adapters = adapters_of_steps(self._scheduler, self._began, self._row_adapters, self.device)
 
     @torch.inference_mode()
     def _drop(self, job: SampleJob) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,6 +158,28 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class SleepingEngine(Protocol):
+    """What an engine has, too, that can leave the memory of its device to a learner for a while."""
+
+    async def sleep(self) -> int:
+        """Free keys, values and weights; the number of bytes of the device that are free then, 0 where not known.
+
+        Nothing may be in flight, and requests are refused until `wake`. Raises `ModelError`.
+        """
+        ...
+
+    async def wake(self, update: WeightUpdate) -> None:
+        """Take memory and these weights; what `load_weights` raises. There are no other weights to wake with."""
+        ...
+
+
+def sleeping_engine(engine: object) -> SleepingEngine:
+    """An engine that can sleep; which ones a run may have is checked before it begins."""
+    assert isinstance(engine, SleepingEngine), f"{type(engine).__name__} cannot sleep"
+    return engine
 
 
 def sampling_text(engine: object) -> str:

@@ -153,6 +153,11 @@ class RunConfig(TrainingConfig):
                 "colocate = true takes turns, and max_async_level > 0 samples while the learner computes. Remove one "
                 "of the two."
             )
+        if self.deployment.colocate and self.learner.device != inference.device:
+            raise ValueError(
+                f'colocate = true samples and learns on one device: learner.device = "{self.learner.device}" and '
+                f'inference.device = "{inference.device}" are two. Set both to the same, or remove colocate.'
+            )
         servers = len(inference.base_url) or gpus.servers
         if inference.min_healthy > servers:
             raise ValueError(f"inference.min_healthy = {inference.min_healthy}, but there are {servers} servers")

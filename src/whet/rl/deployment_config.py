@@ -41,7 +41,9 @@ class DeploymentConfig(StrictModel):
         ge=1,
         description="GPUs that sample. Absent: servers x tensor_parallel_size x pipeline_parallel_size.",
     )
-    colocate: bool = Field(False, description="Sample and learn on the same GPUs in turn; one of the two sleeps.")
+    colocate: bool = Field(
+        False, description="Sample and learn on the same device in turn: engine and learner leave it to each other."
+    )
     ray_address: str | None = Field(
         None,
         min_length=1,
@@ -75,7 +77,7 @@ def split_gpus(deployment: DeploymentConfig, inference: InferenceConfig, learner
     samples_here = not inference.base_url and not _elsewhere(inference.device)
     learns_here = not _elsewhere(learner_device)
     many = [key for key in GPU_COUNTS if (getattr(deployment, key) or 1) > 1]
-    demanded = bool(many) or deployment.colocate or (samples_here and each > 1)
+    demanded = bool(many) or (samples_here and each > 1)
     if deployment.colocate:
         train = infer = _colocated(deployment, inference)
     else:

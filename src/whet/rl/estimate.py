@@ -8,6 +8,9 @@
     gradients     4 x trained parameters
     optimiser     adamw 8, sgd 4 x trained parameters; muon 4 of matrices in layers, 8 of the rest
     KV cache      sampler: rollouts in flight x max_tokens x 2 L K x 4 bytes (2 in bfloat16); prompts come on top
+    taking turns  with colocate the device holds what learning or what sampling takes, whichever is more. A learner on a
+                  GPU moves weights, masters and optimiser to host memory meanwhile; one on a CPU keeps them. Files are
+                  handed over once
     activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 4 W + 3 K + heads x length) + 2 H) x 4 bytes; with
                   activation checkpointing x (L H + that of one layer + 2 H). The length is max_tokens, or in
                   fine-tuning that of the longest sequence. Where tokens x V are few enough for one piece, 2 V more
@@ -25,7 +28,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture
@@ -45,6 +48,7 @@ SAME_WORK = ("batch_size", "rollouts_per_example", "max_async_level", "sampling"
 """Keys that must be equal for the steps of one run to say how long those of another take."""
 
 CACHE = "sampler: KV cache"
+PARTS = ("sampler", "learner")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,8 @@ def estimate(config: RunConfig) -> Estimate:
     config = config.settled()
     arch, why = architecture(config.model)
     memory = {} if arch is None else memory_parts(arch, config)
-    return made_up(config, arch, why, memory, SAME_WORK, steps=config.max_steps)
+    found = made_up(config, arch, why, memory, SAME_WORK, steps=config.max_steps)
+    return replace(found, total=_total_in_turn(found)) if config.deployment.colocate else found
 
 
 def made_up(
@@ -99,6 +104,31 @@ def made_up(
         devices=devices(config),
         data=dict(data or {}),
     )
+
+
+PASSING = ("learner: gradients", "learner: activations")
+"""What a learner holds between two updates only."""
+
+
+def turns_peak(memory: Mapping[str, int], *, on_cpu: bool) -> int | None:
+    """Most bytes of a device on which engine and learner take turns; None where the model is not known."""
+    if not memory:
+        return None
+    sampling, learning = (sum(n for key, n in memory.items() if key.startswith(f"{part}: ")) for part in PARTS)
+    if not on_cpu:
+        return max(sampling, learning)
+    passing = sum(memory.get(key, 0) for key in PASSING)
+    return learning - passing + max(sampling, passing)
+
+
+def _total_in_turn(found: Estimate) -> int | None:
+    """Of the device, of host memory that a GPU's learner moves to, and of what is handed over."""
+    on_cpu = found.devices["learner"] == "cpu"
+    peak = turns_peak(found.memory, on_cpu=on_cpu)
+    if peak is None:
+        return None
+    stays = [size for key, size in found.memory.items() if key.startswith("learner: ") and key not in PASSING]
+    return peak + found.memory["handed over"] + (0 if on_cpu else sum(stays))
 
 
 def devices(config: RunConfig | SftConfig) -> dict[str, str]:
@@ -162,6 +192,8 @@ def memory_parts(arch: Architecture, config: RunConfig) -> dict[str, int]:
     most = config.sampling.max_tokens
     engines = config.gpus.servers
     parts = sampler_parts(arch, config.inference, config.lora, tokens=in_flight * most, engines=engines)
+    if config.deployment.colocate:
+        parts["handed over"] //= 2  # the file before is deleted when the learner has its turn
     parts |= learner_parts(arch, config, tokens=config.learner.micro_batch_tokens, length=most)
     if config.algorithm.kl_coef and not (config.lora is not None and config.algorithm.reference == "initial"):
         parts["learner: reference"] = parameter_count(arch) * _held_bytes(config)

@@ -79,6 +79,7 @@ SET_BY_WHET: dict[str, str] = {
     "enable_lora": "it follows from [lora]",
     "max_loras": "it follows from [lora]",
     "max_lora_rank": "it is 'lora.rank'",
+    "enable_sleep_mode": "it is 'deployment.colocate'",
     "enable_return_routed_experts": "it is 'algorithm.router_replay'",
     "trust_remote_code": "code that comes with a model is never run",
     "headless": "a server without an address takes no requests",

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from whet.rl.config import RunConfig
-from whet.rl.estimate import size_text
+from whet.rl.estimate import size_text, turns_peak
 from whet.rl.sft.config import SftConfig
 
 SHARED_GPU = 0.5
 """Share of a GPU's memory for a server whose GPU the learner uses, too; vLLM's own default is for a GPU of its own."""
+COLOCATED_GPU = 0.85
+"""The same where the two take turns: a learner in host memory keeps its CUDA context on the GPU."""
 OF_A_HOST = 0.4
 """Share of a machine's memory for all servers that compute on CPUs."""
 ON_EVERY_RANK = "activations"
@@ -47,6 +49,8 @@ class Placement:
     """All parts of a run."""
 
     parts: tuple[PlacedPart, ...]
+    at_once: int | None = None
+    """Most bytes of a device that engine and learner use in turn; None where they do not, or it is not known."""
 
     @property
     def gpus(self) -> int:
@@ -86,7 +90,8 @@ def placement(
         parts += [PlacedPart("server", "runs already", url, (), "", None) for url in config.inference.base_url]
     else:
         parts += _servers(config, devices["sampler"], learning, gpus, memory)
-    return Placement(tuple(parts))
+    at_once = turns_peak(memory, on_cpu=devices["learner"] == "cpu") if config.deployment.colocate else None
+    return Placement(tuple(parts), at_once)
 
 
 def placement_of_fine_tuning(
@@ -184,8 +189,8 @@ def _servers(
         share = config.inference.gpu_memory_utilization
         if share is None and not used:
             share = round(OF_A_HOST / split.servers, 3)
-        elif share is None and set(used) & set(learning) and not split.colocate:
-            share = SHARED_GPU
+        elif share is None and set(used) & set(learning):
+            share = COLOCATED_GPU if split.colocate else SHARED_GPU
         parts.append(PlacedPart("server", f"vLLM server {number}", kind, used, text, size, share))
     return parts
 
@@ -195,8 +200,10 @@ def _first_gpu(config: RunConfig, device: str, learning: Sequence[int], gpus: in
     split, number = config.gpus, device.partition(":")[2]
     if number:
         return int(number)
-    if not learning or split.colocate:
+    if not learning:
         return 0
+    if split.colocate:
+        return learning[0]
     shared = not split.demanded and split.servers == 1 and gpus <= len(learning)
     return learning[0] if shared else learning[-1] + 1
 
@@ -212,7 +219,12 @@ def lines(placed: Placement) -> list[str]:
     head = f"{placed.gpus} GPU{'s' * (placed.gpus != 1)}" if placed.gpus else "no GPU"
     rows = [(part.process, _device_text(part), _held_text(part)) for part in placed.parts]
     process, device = (max(len(row[column]) for row in rows) for column in (0, 1))
-    return [f"who runs where, on {head}:", *(f"  {a:<{process}}  {b:<{device}}  {c}".rstrip() for a, b, c in rows)]
+    turns = [] if placed.at_once is None else [f"  engine and learner in turn: {size_text(placed.at_once)} at most"]
+    return [
+        f"who runs where, on {head}:",
+        *(f"  {a:<{process}}  {b:<{device}}  {c}".rstrip() for a, b, c in rows),
+        *turns,
+    ]
 
 
 def _device_text(part: PlacedPart) -> str:

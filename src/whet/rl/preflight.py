@@ -78,10 +78,10 @@ def missing(config: RunConfig) -> list[str]:
         parts = [("[learner] device", split.train), ("[inference] device", split.infer * (config.engine == "embedded"))]
         reasons = [f"{key}: {why}" for key, count in parts if count and (why := why_missing("cuda")) is not None]
         found += reasons
-    if deployment.colocate:
+    if deployment.colocate and config.ranks > 1:
         found.append(
-            "colocate = true: taking turns on a GPU needs an engine that sleeps, which this version does not have. "
-            "Remove it."
+            f"colocate = true with {config.ranks} ranks: only a learner of one process leaves its device to the "
+            "engine. Remove colocate, or learn in one rank."
         )
     if config.engine == "vllm" and not config.inference.base_url:
         found += _missing_vllm(config)
@@ -129,6 +129,11 @@ def _missing_vllm(config: RunConfig) -> list[str]:
         return [
             f"{found.distribution} {found.version} in {found.path} computes on CPUs alone. Name a Python with vLLM for "
             'GPUs in inference.python, or set inference.device = "cpu".'
+        ]
+    if on_cpus and config.deployment.colocate:
+        return [
+            "colocate = true: vLLM's build for CPUs does not sleep, so it would free nothing. Remove it, or use "
+            'inference.engine = "embedded".'
         ]
     if on_cpus and config.algorithm.router_replay:
         return [

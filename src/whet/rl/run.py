@@ -29,6 +29,7 @@ from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.estimate import devices
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.process import ProcessLearner
+from whet.rl.learner.protocol import offloading_learner
 from whet.rl.learner.ranks.ranks_learner import RanksLearner, local_ranks
 from whet.rl.loop.async_source import AsyncSource
 from whet.rl.loop.environment_workers import environment_workers
@@ -115,6 +116,8 @@ def run_training(
             stack.callback(process.close)
         learner = _learner(config, model.path, scratch, learner_threads, cluster)
         stack.callback(learner.close)
+        if config.deployment.colocate:  # the engine is first
+            offloading_learner(learner).offload()
         sampler: Engine
         if servers is not None:
             sampler = servers.pool

@@ -18,6 +18,9 @@ from whet.inference.pool.health import RestartPolicy
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
 from whet.inference.requests import check_adapter
 
+SLEPT_BYTES = 1000
+STOPPED = "it was stopped"
+"""By the pool itself, which is no failure."""
 AT_ONCE = RestartPolicy(max_restarts=100, first_pause_s=0.0, longest_pause_s=0.0)
 
 
@@ -107,6 +110,17 @@ class ScriptedEngine:
         else:
             self.adapters[update.adapter] = update.version
 
+    async def sleep(self) -> int:
+        if self._member.refuses_to_sleep is not None:
+            raise self._member.refuses_to_sleep
+        self.did.append("sleep")
+        return SLEPT_BYTES
+
+    async def wake(self, update: WeightUpdate) -> None:
+        assert self.did[-1] == "sleep"
+        self.did.append("wake")
+        await self.load_weights(update)
+
     async def unload_adapter(self, name: str) -> None:
         self.did.append(name)
         del self.adapters[name]
@@ -142,6 +156,7 @@ class ScriptedMember:
         self.cause: str | None = None  # of the end of the engine of now
         self.holds_at: int | None = None  # answers stand still after so many tokens
         self.refuses: Exception | None = None
+        self.refuses_to_sleep: Exception | None = None
         self.hangs = False  # requests of an engine that has ended are not ended by it
         self.knows_parts = True
         self.fails_to_start: list[Exception] = []
@@ -159,10 +174,10 @@ class ScriptedMember:
 
     async def stop(self) -> None:
         self.stops += 1
-        self.cause = self.cause or "it was stopped"
+        self.cause = self.cause or STOPPED
 
     def failure(self) -> str | None:
-        return self.cause if self.engines else None
+        return self.cause if self.engines and self.cause != STOPPED else None
 
     def kill(self) -> None:
         self.cause = "it was killed by SIGKILL"

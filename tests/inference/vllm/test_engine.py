@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from whet.errors import OverlongPromptError, RequestRefusedError, TrainingError
+from whet.errors import ModelError, OverlongPromptError, RequestRefusedError, TrainingError
 from whet.inference.model_names import resolve_model
-from whet.inference.protocol import Sample, SampleRequest, SamplingParams, WeightUpdate
+from whet.inference.protocol import Sample, SampleRequest, SamplingParams, WeightUpdate, sleeping_engine
 from whet.inference.remote.http_connection import HttpPool
 from whet.inference.vllm.engine import VllmEngine
 from whet.inference.vllm.members import headers
@@ -160,6 +160,29 @@ def test_weights_that_change_in_mid_generation_are_seen_in_versions_and_logprobs
     assert any(len(sample.versions) > 1 for sample in samples)
 
 
+def test_a_server_that_slept_answers_with_the_weights_it_woke_with(
+    run: Any, reference: Reference, perturbed: Perturbed
+) -> None:
+    """On a CPU vLLM frees nothing; requests and weights are as on a GPU."""
+
+    async def body(engine: VllmEngine) -> tuple[int, list[Sample]]:
+        await sampled(engine)
+        freed = await sleeping_engine(engine).sleep()
+        with pytest.raises(ModelError, match="the engine sleeps"):
+            await engine.sample(request(PROMPTS[0]))
+        await engine.wake(WeightUpdate(1, perturbed(1)))
+        found = await sampled(engine)
+        await engine.sleep()
+        await engine.wake(WeightUpdate(2, perturbed(2)))
+        return freed, [*found, *await sampled(engine)]
+
+    freed, samples = run(body)
+    assert freed == 0
+    assert [sample.versions for sample in samples] == [[(1, 24)]] * 12 + [[(2, 24)]] * 12
+    differences = [reference.differences(p, s, 1.0) for p, s in zip(PROMPTS * 2, samples, strict=True)]
+    assert torch.cat(differences).max() < 0.01
+
+
 def test_a_prefix_is_not_reused_over_an_update(run: Any, reference: Reference, perturbed: Perturbed) -> None:
     prompt = [(7 * number) % 250 + 1 for number in range(300)]
 
@@ -258,6 +281,20 @@ def test_ten_versions_of_an_adapter_as_the_policy(run: Any, adapters: list[Path]
         assert sample.versions == [(version, 24)]
         assert close_to(sample, path, prompt)
     assert [name for name in names if "@" in name] == [name for name in names if name.startswith("policy@10-")]
+
+
+def test_a_server_that_slept_answers_with_the_adapter_it_woke_with(run: Any, adapters: list[Path]) -> None:
+    async def body(engine: VllmEngine) -> tuple[Sample, list[str]]:
+        await engine.load_weights(WeightUpdate(1, adapters[0], kind="adapter"))
+        await engine.sample(request(PROMPTS[0]))
+        await engine.sleep()
+        await engine.wake(WeightUpdate(2, adapters[1], kind="adapter"))
+        return await engine.sample(request(PROMPTS[0])), await engine.served_names()
+
+    sample, names = run(body)
+    assert sample.versions == [(2, 24)]
+    assert close_to(sample, adapters[1], PROMPTS[0])
+    assert [name[:9] for name in names if "@" in name] == ["policy@2-"]
 
 
 def test_two_adapters_at_once_and_old_ones_are_gone(run: Any, adapters: list[Path]) -> None:

@@ -326,7 +326,7 @@ def test_packed_weights_take_no_adapter_until_a_whole_model_comes(
     write_packed(tmp_path / "w", tensors)
     run(engine.load_weights(WeightUpdate(version=1, path=tmp_path / "w", kind="packed")))
     for name in ("mine", None):
-        with pytest.raises(ModelLoadError, match="weights came packed, and an adapter cannot be put onto those"):
+        with pytest.raises(ModelLoadError, match="came packed or were freed, and an adapter cannot be put onto those"):
             loaded(engine, name, path)
     run(engine.load_weights(WeightUpdate(version=2, path=directory / "model.safetensors")))
     assert loaded(engine, "mine", path).adapters == {"mine": 0}

@@ -74,7 +74,7 @@ def written(tmp_path_factory: pytest.TempPathFactory, warm_server: Any) -> list[
     folder = tmp_path_factory.mktemp("metrics")
     found: set[str] = set()
     for name, config, overrides in (
-        ("sync", CONFIG + EVERYTHING, ["--sampling.top_p", "0.9"]),
+        ("sync", CONFIG + EVERYTHING, ["--sampling.top_p", "0.9", "--deployment.colocate", "true"]),
         ("async", CONFIG, ASYNCHRONOUS),
     ):
         file = folder / f"{name}.toml"

@@ -8,12 +8,13 @@ their two products, one adapter after the other. Rows of the base get nothing, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from whet.inference.decoding.scheduler import SampleJob, Scheduler
 from whet.inference.weights.adapters import Factors, PackedAdapter
 
 
@@ -143,3 +144,20 @@ def _stacked(parts: tuple[Factors | None, ...]) -> Factors | None:
             stacked.down[number, :, :own] = factors.down
             stacked.up[number, :own] = factors.up
     return stacked
+
+
+def adapters_of_steps(
+    scheduler: Scheduler, jobs: Iterable[SampleJob], before: AdapterRows | None, device: torch.device
+) -> AdapterRows | None:
+    """Which adapter each row of the next decode steps has; idle rows get whichever saves work.
+
+    `jobs` are those that run, `before` is what the last steps had.
+    """
+    any_adapter = next((job.adapter for job in jobs if job.adapter is not None), None)
+    if any_adapter is None:
+        return None
+    jobs_B = [slot.job for slot in scheduler.slots[: scheduler.rows]]
+    adapters_B = [any_adapter if job is None else job.adapter for job in jobs_B]
+    rows = AdapterRows.of([None if adapter is None else adapter.packed for adapter in adapters_B], device)
+    assert rows is not None
+    return rows.for_many_steps(before)

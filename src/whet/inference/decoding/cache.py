@@ -38,6 +38,9 @@ class KVCache:
         shape = (self._arch.num_layers, slots, columns, self._recorded)
         return torch.full(shape, -1, dtype=torch.int16, device=self._device)
 
+    def tensors(self) -> list[Tensor]:
+        return [self.keys, self.values, self.experts, self.index]
+
     def resize(self, slots: int, columns: int, *, kept: int) -> None:
         """Become exactly this large. Of the first `kept` slots what is in both rectangles stays."""
         kept, width = min(kept, slots, self.slots), min(columns, self.columns)

@@ -66,6 +66,9 @@ class PlainCache:
         self.index = torch.arange(0, device=device)
         self._allocate(0, 0, kept=0)
 
+    def tensors(self) -> list[Tensor]:
+        return [*self.keys, *self.values, self.index]
+
     def resize(self, slots: int, columns: int, *, kept: int) -> None:
         """Become exactly this large. Of the first `kept` slots what is in both rectangles stays."""
         self._allocate(slots, columns, kept=min(kept, slots, self.slots))

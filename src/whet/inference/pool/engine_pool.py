@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from whet.errors import (
@@ -65,8 +65,10 @@ class EnginePool:
         self._latest = LatestWeights(version)
         self._min_healthy = min_healthy
         restarts = restarts or RestartPolicy()
+        self._awake = asyncio.Event()
+        self._awake.set()
         self._members = {
-            member.name: KeptMember(member, restarts, lambda: self._latest, self._change, clock=clock)
+            member.name: KeptMember(member, restarts, lambda: self._latest, self._change, self._awake, clock=clock)
             for member in members
         }
         self._placement = Placement()
@@ -95,6 +97,8 @@ class EnginePool:
 
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         """Raises `EngineError` when no member will be up again, and the last failure of a request lost too often."""
+        if not self._awake.is_set():
+            raise ModelError("the engines sleep")
         self._asking += 1
         try:
             await self.start()
@@ -108,6 +112,22 @@ class EnginePool:
         Raises what the members raise where all refuse the update: they continue with the weights they have.
         """
         await self._reach(lambda latest: latest.with_update(update))
+
+    async def sleep(self) -> int:
+        """See `SleepingEngine`. A member that does not sleep is stopped; those that are down stay so until `wake`."""
+        await self.start()
+        async with self._ordering:
+            self._awake.clear()
+            while any(member.state == "starting" for member in self._members.values()):
+                await self._changed.wait()
+            return sum(await asyncio.gather(*(member.sleep() for member in self._up_members())))
+
+    async def wake(self, update: WeightUpdate) -> None:
+        """See `SleepingEngine`. A member that does not wake is restarted, as those that ended meanwhile."""
+        try:
+            await self._reach(lambda latest: latest.with_update(update), KeptMember.wake)
+        finally:
+            self._awake.set()
 
     async def unload_adapter(self, name: str) -> None:
         """See `Engine`."""
@@ -230,15 +250,19 @@ class EnginePool:
             await self._changed.wait()
         return False
 
-    async def _reach(self, change: Callable[[LatestWeights], LatestWeights]) -> None:
+    async def _reach(
+        self,
+        change: Callable[[LatestWeights], LatestWeights],
+        take: Callable[[KeptMember], Awaitable[None]] = KeptMember.take_weights,
+    ) -> None:
         """Bring every member that is up to other weights; those that start meanwhile look for them themselves."""
         await self.start()
         async with self._ordering:
             before = self._latest
             self._set_latest(change(before))
-            up = [member for member in self._members.values() if member.state == "up"]
+            up = self._up_members()
             try:
-                found = await asyncio.gather(*(member.take_weights() for member in up), return_exceptions=True)
+                found = await asyncio.gather(*(take(member) for member in up), return_exceptions=True)
             except asyncio.CancelledError:
                 for member in up:
                     if self._latest.next_for(member.loaded) is not None:
@@ -264,7 +288,10 @@ class EnginePool:
         changed.set()
 
     def _up(self) -> int:
-        return sum(member.state == "up" for member in self._members.values())
+        return len(self._up_members())
+
+    def _up_members(self) -> list[KeptMember]:
+        return [member for member in self._members.values() if member.state == "up"]
 
     def _reports(self) -> list[MemberReport]:
         return [member.report() for member in self._members.values()]

@@ -19,7 +19,7 @@ from whet.errors import EndpointDownError, EngineError, Error, ModelError, Model
 from whet.inference.pool.health import MemberReport, MemberState, RestartPolicy
 from whet.inference.pool.latest_weights import LatestWeights
 from whet.inference.pool.placement import weight_of
-from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate
+from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate, sleeping_engine
 
 _log = logging.getLogger(__name__)
 
@@ -68,10 +68,14 @@ class KeptMember:
         restarts: RestartPolicy,
         latest: Callable[[], LatestWeights],
         changed: Callable[[], None],
+        awake: asyncio.Event,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`latest` gives the weights that it has to have, `changed` is called when `state` or weights are others."""
+        """`latest` gives the weights that it has to have, `changed` is called when `state` or weights are others.
+
+        It is not started again while `awake` is not set: its device is the learner's then.
+        """
         self.name = member.name
         self.state: MemberState = "starting"
         self.tokens = self.requests = 0  # of requests in flight
@@ -81,6 +85,7 @@ class KeptMember:
         self.tried = asyncio.Event()  # once the first start has succeeded or failed
         self.accepted = asyncio.Event()  # set by the pool: a first start that failed is not what its start ends with
         self._member, self._policy, self._latest, self._changed, self._clock = member, restarts, latest, changed, clock
+        self._awake = awake
         self._engine: Engine | None = None
         self._loading = asyncio.Lock()
         self._waits: set[asyncio.Timeout] = set()  # for the engine, ended with it
@@ -109,6 +114,7 @@ class KeptMember:
                 if pause is None:
                     return
                 await asyncio.sleep(pause)
+                await self._awake.wait()
                 self.restarts += 1
         finally:
             self.tried.set()
@@ -158,6 +164,28 @@ class KeptMember:
                     loaded[due.adapter] = due
             if engine.version != latest.version:
                 raise EngineError(f"it has policy version {engine.version}, and the latest is {latest.version}")
+        self._changed()
+
+    async def sleep(self) -> int:
+        """As the engine's. Where it does not, it is stopped, so that its device is free then."""
+        assert self._engine is not None
+        try:
+            async with self._while_it_lives():
+                return await sleeping_engine(self._engine).sleep()
+        except FAILURES as error:
+            self.fail(f"it does not sleep: {error}")
+            await self.end()
+            return 0
+
+    async def wake(self) -> None:
+        """Wake with the latest weights of the policy. Raises what waking raises."""
+        async with self._loading:
+            assert self._engine is not None
+            latest = self._latest()
+            update = latest.updates[None]
+            async with self._while_it_lives():
+                await sleeping_engine(self._engine).wake(update)
+            self.loaded[None] = update
         self._changed()
 
     async def release(self, rollout_key: str) -> None:

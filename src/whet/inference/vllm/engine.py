@@ -6,6 +6,10 @@ each token was sampled with keys and values of one version alone, and version ru
 way to the server at that moment is withdrawn: what is answered after the pause must not count as sampled before it.
 
 An adapter gets a new name in the server for every version, because vLLM reuses prefixes by the name of the adapter.
+
+Asleep, the server has given the memory of its GPU back (vLLM's sleep mode): at level 2 weights and cache are gone, and
+it wakes with new weights. Under an adapter the base stays as it is, so there it is level 1, which keeps a copy of all
+weights, those of adapters too, in host memory.
 """
 
 from __future__ import annotations
@@ -34,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 QUIET_S = 0.1
 """Seconds without an answer after which a pause has no more to give; what is later is sampled again."""
+LEVEL_WITH_COPY, LEVEL_WITHOUT_WEIGHTS = 1, 2
+"""Of vLLM's sleep: with a copy of the weights in host memory, or without."""
 
 
 @dataclass(slots=True)
@@ -81,6 +87,7 @@ class VllmEngine:
         self._in_flight: set[asyncio.Task[Drawn]] = set()
         self._loads = 0
         self._failure: TrainingError | None = None  # of the weights: nothing is sampled with them
+        self._asleep = False
 
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         """Raises `RequestRefusedError` for a request that the server's logprobs do not fit (`check_logprobs`).
@@ -126,6 +133,39 @@ class VllmEngine:
             else:
                 raise ModelError("weights in the embedded engine's layout cannot be loaded by vLLM")
 
+    async def sleep(self) -> int:
+        """See `SleepingEngine`. A server on a GPU needs vLLM's flag `enable-sleep-mode`; one on a CPU frees nothing."""
+        async with self._loading:
+            if self._in_flight or self._adapters:
+                raise ModelError("an engine that answers requests, or serves adapters with a name, cannot sleep")
+            self._asleep = True
+            before = await self._free_bytes()
+            await self._ask(
+                "POST", f"/sleep?level={LEVEL_WITHOUT_WEIGHTS if self._policy is None else LEVEL_WITH_COPY}"
+            )
+            return await self._free_bytes() - before
+
+    async def wake(self, update: WeightUpdate) -> None:
+        """See `SleepingEngine`. Weights are loaded before there is a cache, so that less is held at once."""
+        async with self._loading:
+            if update.kind == "adapter" and update.adapter is None:
+                if self._policy is None:
+                    raise ModelError("an engine that sleeps without its weights cannot wake with an adapter alone")
+                await self._ask("POST", "/wake_up")
+                await self._take_policy_adapter(update)
+            elif update.kind == "model":
+                await self._ask("POST", "/wake_up?tags=weights")
+                await self._take_model(update)
+                await self._ask("POST", "/wake_up?tags=kv_cache")
+            else:
+                raise ModelError(f"vLLM cannot wake with weights of kind {update.kind!r}")
+            self._asleep = False
+
+    async def _free_bytes(self) -> int:
+        """Of the server's GPUs together; 0 on a CPU."""
+        found = await self._ask("POST", "/collective_rpc", _call("whet_free_bytes"))
+        return sum(rank["free"] for rank in found["results"])
+
     async def unload_adapter(self, name: str) -> None:
         check_adapter(name, self._adapters)
         await self._leave(self._adapters.pop(name).served)
@@ -150,6 +190,8 @@ class VllmEngine:
 
     def _check(self, request: SampleRequest) -> None:
         prompt, params = request.prompt_ids, request.params
+        if self._asleep:
+            raise ModelError("the engine sleeps")
         if request.adapter is not None:
             check_adapter(request.adapter, self._adapters)
         if not prompt or params.max_tokens < 1:
@@ -214,33 +256,41 @@ class VllmEngine:
 
     async def _load_model(self, update: WeightUpdate) -> None:
         async with self._paused():
-            found = await self._ask("POST", "/collective_rpc", _call("whet_load_weights", str(update.path)))
-            differ = sorted({name for rank in found["results"] for name in rank["differ"]})
-            if differ:
-                self._failure = TrainingError(
-                    f"vLLM holds other weights than those of version {update.version}: {len(differ)} tensors differ, "
-                    f"the first is {differ[0]}. Continue with --resume; if it happens again, report it with the "
-                    "model's name."
-                )
-                raise self._failure
-            if not self._loads and (unchecked := sorted({n for rank in found["results"] for n in rank["unchecked"]})):
-                _log.warning(
-                    "%d tensors of the model cannot be compared with what vLLM holds, such as %s",
-                    len(unchecked),
-                    unchecked[0],
-                )
-            self._loads += 1
-            self.version = update.version
+            await self._take_model(update)
+
+    async def _take_model(self, update: WeightUpdate) -> None:
+        """Load all weights into a server that samples nothing."""
+        found = await self._ask("POST", "/collective_rpc", _call("whet_load_weights", str(update.path)))
+        differ = sorted({name for rank in found["results"] for name in rank["differ"]})
+        if differ:
+            self._failure = TrainingError(
+                f"vLLM holds other weights than those of version {update.version}: {len(differ)} tensors differ, "
+                f"the first is {differ[0]}. Continue with --resume; if it happens again, report it with the "
+                "model's name."
+            )
+            raise self._failure
+        if not self._loads and (unchecked := sorted({n for rank in found["results"] for n in rank["unchecked"]})):
+            _log.warning(
+                "%d tensors of the model cannot be compared with what vLLM holds, such as %s",
+                len(unchecked),
+                unchecked[0],
+            )
+        self._loads += 1
+        self.version = update.version
 
     async def _load_policy_adapter(self, update: WeightUpdate) -> None:
+        async with self._paused():
+            await self._take_policy_adapter(update)
+
+    async def _take_policy_adapter(self, update: WeightUpdate) -> None:
+        """Load an adapter that is the policy into a server that samples nothing."""
         loaded = _Adapter(f"{self._model}@{update.version}-{self._loads}", update.version)
         self._loads += 1
         before = self._policy
-        async with self._paused():
-            await self._load_adapter(loaded, update.path)
-            self._policy, self.version = loaded, update.version
-            if before is not None:
-                await self._unload(before.served)
+        await self._load_adapter(loaded, update.path)
+        self._policy, self.version = loaded, update.version
+        if before is not None:
+            await self._unload(before.served)
 
     async def _load_named(self, name: str, update: WeightUpdate) -> None:
         loaded = _Adapter(f"{name}@{update.version}-{self._loads}", update.version)

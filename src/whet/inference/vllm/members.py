@@ -42,6 +42,7 @@ class ServerOptions:
     gpu_memory_utilization: float | None = None
     lora_rank: int | None = None  # None: no adapters
     record_experts: bool = False
+    sleeps: bool = False  # whether it can leave its GPU to a learner
     threads: int | None = None
     seed: int = 0
     flags: Mapping[str, Flag] = field(default_factory=dict)  # of the user, over whet's own
@@ -64,6 +65,8 @@ class ServerOptions:
             flags["gpu-memory-utilization"] = self.gpu_memory_utilization
         if self.lora_rank is not None:
             flags |= {"enable-lora": True, "max-lora-rank": _rank(self.lora_rank), "max-loras": ADAPTERS_AT_ONCE}
+        if self.sleeps and self.on_cuda:
+            flags["enable-sleep-mode"] = True
         if self.record_experts:
             flags["enable-return-routed-experts"] = True
         if not self.on_cuda:

@@ -53,7 +53,7 @@ class WeightLoader(Generic[MappedWeights]):
     """Weights for an engine of this form and device. `base` is what adapters are put onto."""
 
     def __init__(self, form: WeightForm[MappedWeights], base: NamedWeights, *, device: torch.device) -> None:
-        self.base: NamedWeights | None = base  # None: the weights were packed, and no adapter can be added
+        self.base: NamedWeights | None = base  # None: packed or freed, and no adapter can be added
         self._form = form
         # On a GPU new weights are copied concurrently with the steps, into memory that old weights have freed.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -72,6 +72,12 @@ class WeightLoader(Generic[MappedWeights]):
         base = self._named()
         return base, self.pack(self._form.merge(base, update.path))
 
+    def free(self, *, keep_base: bool) -> None:
+        """Let go of what was read and mapped; without a base whole weights come next."""
+        self._mappings = Mappings()
+        if not keep_base:
+            self.base = None
+
     def read_adapter(self, directory: Path) -> PackedAdapter:
         """An adapter to be served with the base."""
         return self._form.adapter(directory, self._named())
@@ -81,7 +87,9 @@ class WeightLoader(Generic[MappedWeights]):
 
     def _named(self) -> NamedWeights:
         if self.base is None:
-            raise ModelLoadError("the engine's weights came packed, and an adapter cannot be put onto those")
+            raise ModelLoadError(
+                "the engine's weights came packed or were freed, and an adapter cannot be put onto those"
+            )
         return self.base
 
     def _arrived(self, read: Callable[[], MappedWeights]) -> MappedWeights:

@@ -154,6 +154,10 @@ class Optimizer:
         torch._foreach_mul_(gradients, scale)
         return norm
 
+    def states(self) -> list[dict[str, Any]]:
+        """Of each parameter that has been updated, by name of the state."""
+        return [state for part in self._parts.values() for state in part.state.values()]
+
     def state_dict(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in self._parts.items()}
 

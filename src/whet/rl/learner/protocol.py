@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,3 +111,22 @@ def learner_metrics(learner: Learner) -> dict[str, float]:
     """What a learner reports of the batch it has learned, by the names of docs/training.md; {} of one without it."""
     measure = getattr(learner, "metrics", None)
     return {} if measure is None else measure()
+
+
+@runtime_checkable
+class OffloadingLearner(Protocol):
+    """What a learner has, too, that can leave the memory of its device to an engine for a while."""
+
+    def offload(self) -> None:
+        """Move weights and optimiser states to host memory. Publishing, saving and exporting work from there."""
+        ...
+
+    def restore(self) -> None:
+        """Take them back, before the next gradients. Weights that were published are deleted: the engine sleeps."""
+        ...
+
+
+def offloading_learner(learner: object) -> OffloadingLearner:
+    """A learner that can; which ones a run may have is checked before it begins."""
+    assert isinstance(learner, OffloadingLearner), f"{type(learner).__name__} does not leave its device"
+    return learner

@@ -29,12 +29,13 @@ from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.flops import batch_flops, known_peak
 from whet.rl.learner.forward.forward_pass import ForwardPass, Layout, MicroBatch
 from whet.rl.learner.forward.layout import TokenLayout
+from whet.rl.learner.offload import move_learner
 from whet.rl.learner.optim import Optimizer, schedule_factor
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, TokenValues
 from whet.rl.learner.ratio_limits import limited
 from whet.rl.learner.reference import Reference, kl_to_reference
 from whet.rl.learner.saved_state import SavedState, read_state, save_state
-from whet.rl.learner.weights import Weights
+from whet.rl.learner.weights import Weights, forget_published
 from whet.rl.learner.whole import Whole
 
 
@@ -182,6 +183,20 @@ class TorchLearner:
 
     def publish(self) -> WeightUpdate:
         return self.weights.publish(self._publish_directory, self.version)
+
+    def offload(self) -> None:
+        """See `OffloadingLearner`."""
+        self._move_to(torch.device("cpu"))
+
+    def restore(self) -> None:
+        """See `OffloadingLearner`."""
+        forget_published(self._publish_directory)
+        self._move_to(self._device)
+
+    def _move_to(self, device: torch.device) -> None:
+        if self._device.type == "cuda":
+            move_learner(self.weights, self.optimizer, self._reference, lambda tensor: tensor.to(device))
+            torch.cuda.empty_cache()
 
     def save(self, directory: Path) -> None:
         self.weights.save(directory)

@@ -251,6 +251,13 @@ def forget_older(directory: Path, pattern: str) -> None:
         _delete(old)
 
 
+def forget_published(directory: Path) -> None:
+    """Delete all that was published: the engine that had it sleeps, and wakes with newer weights."""
+    for pattern in ("weights-*", "adapter-*"):
+        for path in published(directory, pattern):
+            _delete(path)
+
+
 def _delete(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)

@@ -8,6 +8,7 @@ source is the same whether rollouts run concurrently with the learner or in turn
 
     synchronous    sync_source.py: a batch is sampled by the weights that learn from it, then nothing is in flight
     asynchronous   async_source.py: rollouts continue while the learner, a process of its own, has the finished ones
+    colocated      synchronous, with one device for both: engine.sleep, learner.restore ... learner.offload, engine.wake
 
 Nothing here computes on tensors or formats output: each line calls the room that does. The order of the writes at the
 end of a step is what makes a run safe to kill: rollouts, then metrics, then the ledger, then (every so often) a
@@ -19,13 +20,13 @@ from __future__ import annotations
 import asyncio
 import operator
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any, TypeVar
 
 from whet.errors import WhetError
-from whet.inference.protocol import Engine, WeightUpdate, engine_metrics
+from whet.inference.protocol import Engine, WeightUpdate, engine_metrics, sleeping_engine
 from whet.rl.config import RunConfig
 from whet.rl.data.assembly import Assembled, assemble, assembly_metrics, require_tokens
 from whet.rl.data.lengths import length_metrics
@@ -34,7 +35,7 @@ from whet.rl.data.mismatch import EVIDENCE, FreshTokens, fresh_of_batch, mismatc
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.data.samples import TokenSequence
 from whet.rl.data.token_details import Turns, turn_details
-from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, learner_metrics
+from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, learner_metrics, offloading_learner
 from whet.rl.loop.group import Group, Part, Tally
 from whet.rl.loop.source import Source
 from whet.rl.loop.training_loop import TrainingLoop
@@ -54,6 +55,7 @@ class Orchestrator(TrainingLoop):
     engine: Engine
     shaper: RewardShaper
     _recording: asyncio.Future[None] | None = None
+    _turns: dict[str, float] = field(default_factory=dict)  # metrics of the step's turns on the device
 
     async def _step(self, step: int) -> None:
         """One optimiser step. It happens whole, or (when `stop` is set before its batch is there) not at all."""
@@ -80,7 +82,7 @@ class Orchestrator(TrainingLoop):
         if self.config.asynchronous:
             assembly |= length_metrics(learned.groups, learned.tally.lost_lengths)
         metrics = step_metrics(learned.groups, learned.tally, learned.sequences, assembly, loss, optim, timings)
-        metrics |= engine_metrics(self.engine) | learner_metrics(self.learner)
+        metrics |= engine_metrics(self.engine) | learner_metrics(self.learner) | self._turns
         if self.ending is not None:
             self.ending.after_step()
         record = self._record(step, learned, metrics)
@@ -152,7 +154,10 @@ class Orchestrator(TrainingLoop):
             raise StopRequested
         work = self.source.part(lambda done, total: self.monitor.phase("generate", done, total))
         try:
-            return await unless_stopped(self.stop, work)
+            part = await unless_stopped(self.stop, work)
+            if self.config.deployment.colocate:
+                await self._device_to_learner()
+            return part
         except WhetError:
             await self._save(step - 1)
             raise
@@ -182,21 +187,41 @@ class Orchestrator(TrainingLoop):
             found += turn_details(assembled, loss.values)
         return found
 
+    async def _device_to_learner(self) -> None:
+        """The engine frees what it has on the device that it shares with the learner, which takes its turn there."""
+        began = time.perf_counter()
+        slept = await self._of_engine("sleep", "the engine to sleep", sleeping_engine(self.engine).sleep())
+        if slept is None:
+            raise StopRequested
+        self._turns = {"engine/slept_bytes": float(slept), "time/sleep": time.perf_counter() - began}
+        await self._in_learner(offloading_learner(self.learner).restore)
+
     async def _hand_over(self, update: WeightUpdate) -> None:
         """New weights to the engine. One that does not take them ends the run, but the step counts: it was learned."""
+        if not self.config.deployment.colocate:
+            await self._of_engine("weights", "the engine to take weights", self.engine.load_weights(update))
+            return
+        await self._in_learner(offloading_learner(self.learner).offload)
+        began = time.perf_counter()
+        await self._of_engine("wake", "the engine to wake with new weights", sleeping_engine(self.engine).wake(update))
+        self._turns["time/wake"] = time.perf_counter() - began
+
+    async def _of_engine(self, kind: str, awaited: str, work: Awaitable[T]) -> T | None:
+        """What the engine returns; None where it does not, past the watchdog's deadline, and the run is to stop."""
         timeout = asyncio.timeout(None)
 
         def give_up(message: str) -> None:
             self.watchdog.stop(message)
             timeout.reschedule(asyncio.get_running_loop().time())
 
-        with self.watchdog.waiting("weights", "the learner", "the engine to take weights", act=give_up):
+        with self.watchdog.waiting(kind, "the learner", awaited, act=give_up):
             try:
                 async with timeout:
-                    await self.engine.load_weights(update)
+                    return await work
             except TimeoutError:
                 if not timeout.expired():
                     raise
+        return None
 
     def _state(self) -> dict[str, Any]:
         return {**self.source.state_dict(), **self.shaper.state_dict()}

@@ -101,6 +101,7 @@ def server_options(config: RunConfig, python: Path, part: PlacedPart, max_contex
         gpu_memory_utilization=part.memory_share if on_cuda else inference.gpu_memory_utilization,
         lora_rank=None if config.lora is None else config.lora.rank,
         record_experts=config.algorithm.router_replay,
+        sleeps=config.deployment.colocate,
         threads=config.threads()[0],
         seed=config.seed,
         flags=inference.server_args,

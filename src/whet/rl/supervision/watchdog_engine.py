@@ -12,6 +12,7 @@ from whet.inference.protocol import (
     SampleRequest,
     WeightUpdate,
     engine_metrics,
+    sleeping_engine,
     trouble_text,
 )
 from whet.rl.data.lengths import Lengths
@@ -65,6 +66,12 @@ class WatchedEngine:
 
     async def load_weights(self, update: WeightUpdate) -> None:
         await self.engine.load_weights(update)
+
+    async def sleep(self) -> int:
+        return await sleeping_engine(self.engine).sleep()
+
+    async def wake(self, update: WeightUpdate) -> None:
+        await sleeping_engine(self.engine).wake(update)
 
     async def unload_adapter(self, name: str) -> None:
         await self.engine.unload_adapter(name)

@@ -48,6 +48,14 @@ class WeightReceiver:
             differ, unchecked = _compare(runner.get_model(), file, names, self._whet_loads)
         return {"tensors": len(names), "differ": differ + experts_differ, "unchecked": unchecked}
 
+    def whet_free_bytes(self) -> dict[str, int]:
+        """`free`: bytes of this worker's GPU; 0 on a CPU, where vLLM's sleep mode frees nothing.
+
+        A dict, since the server answers with the text of anything else.
+        """
+        device: torch.device = self.device  # type: ignore[attr-defined]  # vLLM's worker has it
+        return {"free": torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0}
+
 
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 
