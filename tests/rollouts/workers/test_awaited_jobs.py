@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +24,7 @@ from whet.rl.training_config import TrainingEnvConfig
 from whet.rollouts.jobs import RolloutJob, RolloutRecipe
 from whet.rollouts.limits import SharedLimit
 from whet.rollouts.workers.pool import WorkerPool
+from whet.rollouts.workers.started import LocalProcess, Starter
 from whet.system import cancellation
 from whet.types import Response, ResponseMessage, ResponseTokens, Usage
 
@@ -65,17 +70,51 @@ class Policy(Client[None, Any, Any, Any]):
         self.released.append(state["trajectory_id"])
 
 
+ELSEWHERE = """
+import json, socket, sys
+sys.path[:] = json.loads(sys.argv[1])
+from whet.rollouts.workers.process import serve
+serve(socket.create_connection(("127.0.0.1", int(sys.argv[2]))))
+"""
+
+
+class Elsewhere:
+    """A `Starter`: a worker that connects to the session over TCP, as from another host."""
+
+    fate = "gone"
+
+    def __init__(self, number: int) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            listening.settimeout(60)
+            port = str(listening.getsockname()[1])
+            self._process = subprocess.Popen([sys.executable, "-c", ELSEWHERE, json.dumps(sys.path), port])
+            self.socket, _ = listening.accept()
+        self.pid = self._process.pid
+
+    def wait(self, timeout: float | None = None) -> bool:
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None: ...
+
+
 @pytest.fixture
-def pool_of(tmp_path: Path) -> Callable[[Policy, list[str]], WorkerPool]:
+def pool_of(tmp_path: Path) -> Callable[..., WorkerPool]:
     module = tmp_path / f"slow_{zlib.crc32(str(tmp_path).encode())}.py"
     module.write_text(SLOW)
 
-    def make(policy: Policy, notes: list[str]) -> WorkerPool:
+    def make(policy: Policy, notes: list[str], start: Starter = LocalProcess) -> WorkerPool:
         section = TrainingEnvConfig(id=str(module))
         env: TrainingEnv = training_env(section)
         recipe = RolloutRecipe("m", {"temperature": 1.0}, seed=(0,))
         return environment_workers(
-            [section], [env], policy, recipe, notes.append, workers=2, max_concurrent=8, in_order=False
+            [section], [env], policy, recipe, notes.append, workers=2, max_concurrent=8, in_order=False, start=start
         )
 
     return make
@@ -105,6 +144,17 @@ def test_permits_are_those_of_the_callers_limit_and_states_have_seeds_and_tokens
         assert sorted(policy.released) == sorted(state["trajectory_id"] for group in groups for state in group)
 
     cancellation.run(work())
+
+
+def test_workers_over_tcp_give_the_same_states(pool_of: Any) -> None:
+    async def work(start: Starter) -> list[Any]:
+        notes: list[str] = []
+        async with pool_of(Policy(), notes, start) as pool:
+            groups = await asyncio.gather(*(pool.run(job(0, name), SharedLimit().up_to(8)) for name in range(3)))
+        assert notes == []
+        return [(state["sampling_args"], state["trajectory"][0]["tokens"]) for group in groups for state in group]
+
+    assert cancellation.run(work(Elsewhere)) == cancellation.run(work(LocalProcess))
 
 
 def test_a_cancelled_job_is_cancelled_in_its_worker_and_the_worker_stays(pool_of: Any, tmp_path: Path) -> None:
