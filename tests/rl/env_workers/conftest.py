@@ -88,8 +88,10 @@ class Room:
 
 
 ORDERS = """
+import logging
 import os
 import time
+import warnings
 from pathlib import Path
 import whet
 
@@ -107,6 +109,9 @@ def order(name, once=False):
     return True
 
 def reward(completion, info, **kwargs):
+    if order("warn"):
+        logging.getLogger("made-up").warning("an odd answer to %d", info["n"])
+        warnings.warn("an old way to score")
     if info["n"] == 1 and order("die once", once=True):
         os._exit(7)
     if info["n"] == 1 and order("die"):

@@ -150,6 +150,13 @@ def test_groups_of_a_worker_that_died_are_run_again_and_nothing_of_the_run_chang
     assert orders.trained("died") == orders.trained("one")
 
 
+def test_what_workers_log_and_warn_of_is_in_the_log_of_the_run(orders: Any, order: Callable[[str], None]) -> None:
+    order("warn")
+    assert orders.run("warned", 2, steps=1).state == "finished"
+    assert "an odd answer to" in orders.log("warned")
+    assert "an old way to score" in orders.log("warned")
+
+
 def test_a_mistake_that_only_workers_find_is_one_message(orders: Any, order: Callable[[str], None]) -> None:
     order("refuse in workers")
     outcome = orders.run("refused", 2)

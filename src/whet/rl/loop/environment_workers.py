@@ -102,6 +102,7 @@ def environment_workers(
         Notes(say),
         apart=True,
         in_order=in_order,
+        logs=True,
         in_process="workers_per_env = 1",
         start=start,
     )

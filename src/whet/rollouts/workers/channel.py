@@ -28,6 +28,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "freed": ("job",),
     "settled": ("frames",),
     "spent": ("cost", "unpriced_tokens"),
+    "log": ("logger", "level", "text"),
     "ask": ("number", "source", "rollout", "turn", "model", "job"),
     "forget": ("number",),
     "release": ("rollout",),

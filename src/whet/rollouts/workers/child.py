@@ -92,15 +92,18 @@ class Child:
             given.in_flight -= 1
             self.busy -= 1
 
-    def done(self, number: int) -> Given:
-        """A job is over. Raises `BrokenFrameError` for one that this worker does not have."""
-        given = self.given.pop(number, None)
-        if given is None:
-            raise BrokenFrameError(f"rows of job {number}, which it does not have")
+    def job(self, number: int) -> Given:
+        """Raises `BrokenFrameError` for a job that this worker does not have."""
+        if number not in self.given:
+            raise BrokenFrameError(f"a result of job {number}, which it does not have")
+        return self.given[number]
+
+    def done(self, number: int) -> None:
+        """A job is over."""
+        given = self.given.pop(number)
         self.busy -= given.in_flight
         if given.over is not None:
             given.over.set()
-        return given
 
     def abandoned(self) -> list[RolloutJob]:
         """The jobs that it had when it died, but for those whose result is not wanted any more."""

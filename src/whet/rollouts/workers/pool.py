@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -57,6 +58,7 @@ class WorkerPool:
         load_s: float = 0.0,
         apart: bool = False,
         in_order: bool = False,
+        logs: bool = False,
         in_process: str = "--workers 1",
         start: Starter = LocalProcess,
     ) -> None:
@@ -72,11 +74,12 @@ class WorkerPool:
             apart: each source has workers of its own, in which others are not loaded, and its jobs take their permits
                 from a limit of this process (`run`); else sources share workers, and each worker has a share of them.
             in_order: workers report when they have done all they can, for `at_work`.
+            logs: what workers log and warn of is logged here; else it goes to standard error.
             in_process: what a user sets to have no workers.
             start: starts a worker, here or elsewhere.
         """
         self._sources, self._parts, self._make_parts, self._sink = sources, parts, make_parts, sink
-        self._in_order, self._in_process, self._start = in_order, in_process, start
+        self._in_order, self._logs, self._in_process, self._start = in_order, logs, in_process, start
         self._recipes = [source.recipe for source in sources]
         self.processes = sum(workers) if apart else max(workers)
         self._limits = (
@@ -253,7 +256,8 @@ class WorkerPool:
         limits = [limits[number] for limits in self._limits]
         beat_s = None if self._stuck_s is None else self._stuck_s / 6
         local = [source.local for source in self._sources]
-        channel.send_object(Orders(self._make_parts, self._recipes, local, limits, beat_s, self._in_order))
+        orders = Orders(self._make_parts, self._recipes, local, limits, beat_s, self._in_order, self._logs)
+        channel.send_object(orders)
         started = time.monotonic()
         while True:
             try:
@@ -291,6 +295,9 @@ class WorkerPool:
         elif kind == "settled":
             child.settled(head["frames"])
             return
+        elif kind == "log":
+            logging.getLogger(head["logger"]).log(head["level"], "%s", head["text"])
+            return
         elif kind == "spent":
             charge_spent(head["cost"], head["unpriced_tokens"])
             return
@@ -306,16 +313,18 @@ class WorkerPool:
         self._give_out()
 
     def _take(self, child: Child, number: int, indices: Sequence[int], body: bytes) -> None:
-        job = child.done(number).job
+        job = child.job(number).job
         lines = body.splitlines(keepends=True)
         if tuple(indices) != job.indices or len(lines) != len(indices):
             raise BrokenFrameError(f"{len(lines)} rows of {len(job.indices)} rollouts")
         rows = [RolloutOutput(json.loads(line)) for line in lines]
+        child.done(number)
         self._done(job, [Finished(*one) for one in zip(indices, rows, lines, strict=True)])
 
     def _take_states(self, child: Child, number: int, indices: Sequence[int], body: bytes) -> None:
-        given = child.done(number)
+        given = child.job(number)
         if given.over is not None:
+            child.done(number)
             return
         job, source, lines = given.job, self._sources[given.job.source], body.splitlines()
         if tuple(indices) != job.indices or len(lines) != len(indices):
@@ -325,6 +334,7 @@ class WorkerPool:
             states = [state_of_line(line, row, self._no_client, model, given.answers) for line in lines]
         except (ValueError, KeyError, TypeError) as error:
             raise BrokenFrameError(f"states that cannot be read ({describe(error)})") from None
+        child.done(number)
         self._queue.done(job)
         self._idle_deaths = 0
         self._awaited.done(job, states)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import os
 import pickle
 import signal
@@ -20,6 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,6 +52,7 @@ class Orders:
     limits: Sequence[int]  # rollouts of each source that may be in flight here; 0: none of it are run here
     beat_s: float | None  # seconds between two signs of life; None: none are expected
     settles: bool = False  # whether the session wants to know when nothing is left to do here but wait
+    logs: bool = False  # whether it wants what is logged and warned of here
 
 
 def main() -> None:
@@ -109,7 +112,7 @@ async def _work(
             channel.send({"kind": "mistake", "error": error_to_words(problem)})
             await channel.flushed()
             return
-        with spending() as spent:
+        with spending() as spent, logged_by_session(channel) if orders.logs else nullcontext():
             worker = _Worker(channel, orders, parts, loaded, spent)
             try:
                 if any(orders.local):
@@ -121,6 +124,31 @@ async def _work(
                 await worker.close()
     finally:
         await parts.close()
+
+
+@contextmanager
+def logged_by_session(channel: Channel) -> Iterator[None]:
+    """Warnings and errors of any logger, and of `warnings.warn`, go to the session until the block ends."""
+    handler, root = _SessionsLog(channel), logging.getLogger()
+    logging.captureWarnings(True)
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+
+
+class _SessionsLog(logging.Handler):
+    """Sends records; from any thread."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__(logging.WARNING)
+        self._channel, self._loop = channel, asyncio.get_running_loop()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        head = {"kind": "log", "logger": record.name, "level": record.levelno, "text": self.format(record)}
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._channel.send, head)
 
 
 class _Worker:
