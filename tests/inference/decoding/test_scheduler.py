@@ -39,6 +39,18 @@ def test_jobs_are_admitted_in_order_of_arrival() -> None:
     assert (last.job, last.slot) == (jobs[2], 0)
 
 
+def test_by_rollout_arrivals_of_one_round_are_ordered_by_name_and_stay_behind_those_that_waited() -> None:
+    target = scheduler(max_rows=1)
+    late, early, next_round = (job([1], rollout=name) for name in ("2-0", "10-1", "1-0"))
+    submitted(target, late, early)
+    admitted = [admission.job for admission in target.admit(by_rollout=True)]
+    submitted(target, next_round)
+    for _ in range(2):
+        target.finish(admitted[-1], [1])
+        admitted += [admission.job for admission in target.admit(by_rollout=True)]
+    assert admitted == [early, late, next_round]
+
+
 def test_a_long_job_is_not_overtaken() -> None:
     target = scheduler(token_budget=256)
     running, long, short = job([1], 60), job([1], 250), job([1], 8)
