@@ -133,12 +133,20 @@ def test_3_4_after_the_last_restart_the_run_ends_and_resumes_with_other_ranks(ma
     run.check_whole()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_4_nothing_is_left_of_a_run_that_is_killed_or_stopped(make_run: Make, kill: Kill, number: int) -> None:
+@pytest.mark.parametrize(("number", "suspended"), [(signal.SIGKILL, 0), (signal.SIGINT, None)])
+def test_4_nothing_is_left_of_a_run_that_is_killed_or_stopped(
+    make_run: Make, kill: Kill, number: int, suspended: int | None
+) -> None:
     run = make_run("run", *RANKS)
     process = run.start()
     ranks = pids_of_ranks(process)
-    process.after_step(2, lambda: kill(process.pid, number))
+
+    def end() -> None:
+        if suspended is not None:  # it does not notice the end of the run by itself: the other one, forked later, does
+            kill(ranks[suspended], signal.SIGSTOP)
+        kill(process.pid, number)
+
+    process.after_step(2, end)
     process.communicate()
     assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
     check_gone(process.pid, ranks)

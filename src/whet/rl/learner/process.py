@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -123,7 +124,7 @@ class ProcessLearner:
 def _begin(log: connection.Connection, scratch: Path) -> None:
     """The process. `scratch` is the run's private directory."""
     global _hears
-    follow_parent(scratch)
+    follow_parent(lambda: shutil.rmtree(scratch, ignore_errors=True))
     _hears = tell_parent(log)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import threading
+from collections.abc import Callable
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.context import BaseContext
-from pathlib import Path
 
 START_METHOD = "spawn"
 """From nothing. A fork, which Python and libraries choose on Linux, is not safe with torch's threads."""
@@ -18,10 +17,10 @@ def process_context() -> BaseContext:
     return get_context(START_METHOD)
 
 
-def follow_parent(private: Path | None = None) -> None:
+def follow_parent(last: Callable[[], object] | None = None) -> None:
     """In a child: leave Ctrl-C to the parent, and end with it, however it ends.
 
-    `private` is a directory of the parent, which is removed then: a parent that was killed could not do it.
+    `last` is called then, for what a parent that was killed could not do.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     parent = parent_process()
@@ -29,8 +28,8 @@ def follow_parent(private: Path | None = None) -> None:
 
     def end_with_parent() -> None:
         connection.wait([parent.sentinel])
-        if private is not None:
-            shutil.rmtree(private, ignore_errors=True)
+        if last is not None:
+            last()
         os._exit(0)
 
     threading.Thread(target=end_with_parent, name="whet parent watch", daemon=True).start()

@@ -3,7 +3,8 @@
 Each rank has a pipe for calls, one for answers, and a few bytes of shared memory without a name, in which it says what
 it does. A thread of the rank puts a heartbeat there, so that one that is suspended can be told from one that waits
 in a collective. The ranks meet through a file in the run's private directory and talk over the loopback interface
-alone. They end with the run's process, however that ends, remove its private directory then, and leave Ctrl-C to it.
+alone. They end with the run's process, however that ends, and leave Ctrl-C to it. Where it could not do so itself, they
+remove its private directory then, and end ranks that are suspended.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import ctypes
 import gc
 import os
 import queue
+import shutil
+import signal
 import struct
 import sys
 import threading
@@ -19,17 +22,17 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from signal import Signals
 from typing import Any
 
 from whet.rl.learner.ranks.rank_body import RankBody
 from whet.rl.learner.ranks.rank_group import Answer, Standing
 from whet.rl.supervision.child_log import ChildLog, ChildLogs, Deliver, tell_parent
 from whet.rl.supervision.processes import follow_parent, process_context
-from whet.runs.process import is_suspended
+from whet.runs.process import began, is_suspended
 
 BEAT_S = 0.5
 ENDS_WITHIN_S = 30.0
@@ -108,11 +111,11 @@ class LocalRankGroup:
         assert not self._ranks, "the ranks run already"
         self._starts += 1
         self._answers = queue.SimpleQueue()
-        meeting = self._meeting_point()
+        meeting, pids = self._meeting_point(), process_context().RawArray(ctypes.c_longlong, 2 * self.size)
         shared = {"world_size": self.size, "init_method": f"file://{meeting}"}
         for number, device in enumerate(self._devices):
             computation = options["computation"].model_copy(update={"device": device})
-            self._start_rank(number, model, {**options, **shared, "computation": computation})
+            self._start_rank(number, pids, model, {**options, **shared, "computation": computation})
 
     def send(self, rank: int, verb: str, arguments: tuple[Any, ...]) -> None:
         if not (ranks := self._ranks):
@@ -158,7 +161,7 @@ class LocalRankGroup:
     def _meeting_point(self) -> Path:
         return self._directory / f"ranks-meet-{self._starts}"
 
-    def _start_rank(self, number: int, model: Path, options: Mapping[str, Any]) -> None:
+    def _start_rank(self, number: int, pids: Any, model: Path, options: Mapping[str, Any]) -> None:
         context = process_context()
         their_calls, calls = context.Pipe(duplex=False)
         answers, their_answers = context.Pipe(duplex=False)
@@ -167,11 +170,12 @@ class LocalRankGroup:
         place.phase(STARTING)
         process = context.Process(  # type: ignore[attr-defined]  # every context has it
             target=_run,
-            args=(number, their_calls, their_answers, log.theirs, memory, self._directory, model, options),
+            args=(number, their_calls, their_answers, log.theirs, memory, pids, self._directory, model, options),
             name=f"whet learner rank {number}",
             daemon=True,
         )
         process.start()
+        pids[2 * number : 2 * number + 2] = (process.pid, _began(process.pid))
         their_calls.close()
         their_answers.close()
         log.handed_over()
@@ -195,9 +199,9 @@ class LocalRankGroup:
         now = time.monotonic()
         beat, since, phases, phase = rank.place.read()
         status, pid = rank.process.exitcode, rank.process.pid
-        ended = None
-        if status is not None:
-            ended = f"was killed by {Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+        ended = None if status is None else f"ended with exit status {status}"
+        if status is not None and status < 0:
+            ended = f"was killed by {signal.Signals(-status).name}"
         return Standing(
             number,
             f"process {pid}",
@@ -217,12 +221,13 @@ def _run(
     answers: connection.Connection,
     log: connection.Connection,
     memory: Any,
+    pids: Any,
     directory: Path,
     model: Path,
     options: Mapping[str, Any],
 ) -> None:
     """The process of a rank."""
-    follow_parent(directory)
+    follow_parent(partial(_outlived, directory, pids))
     hears = tell_parent(log)
     for library in ("GLOO", "NCCL"):
         os.environ[f"{library}_SOCKET_IFNAME"] = LOOPBACK
@@ -244,3 +249,18 @@ def _beat(place: Place) -> None:
     while True:
         place.beat()
         time.sleep(BEAT_S)
+
+
+def _outlived(directory: Path, pids: Any) -> None:
+    """The run has ended before its ranks. One that is suspended does not notice: the others end it."""
+    shutil.rmtree(directory, ignore_errors=True)
+    for pid, began_at in zip(pids[0::2], pids[1::2], strict=True):
+        if pid not in (0, os.getpid()) and began_at and _began(pid) == began_at:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _began(pid: int) -> int:
+    """When the process began, to tell it from a later one of the same number; 0 where that is no number here."""
+    found = began(pid) or ""
+    return int(found) if found.isdigit() else 0
