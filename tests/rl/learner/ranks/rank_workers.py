@@ -27,7 +27,7 @@ class Raised:
 
 def _numbers(named):
     return {
-        name: (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().numpy().copy()
+        name: (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu().numpy().copy()
         for name, tensor in named.items()
     }
 

@@ -107,3 +107,40 @@ def test_weights_in_bfloat16_have_float32_masters(models, ranks, options, batch)
     assert all(tensor.dtype == np.float32 for tensor in after.values())
     name = "model.layers.0.mlp.up_proj.weight"
     assert 0 < np.abs(after[name] - before[name]).max() < 2e-4  # less than bfloat16 could hold
+
+
+def test_a_lora_base_in_bfloat16_is_divided_as_it_is(models, ranks, options, batch):
+    chosen = options(lora=LoraConfig(rank=4), dtype="bfloat16", base_dtype="bfloat16", reference="initial")
+    division, loss = divide(batch, 3), LossConfig(loss="importance_sampling", kl_coef=0.1)
+    step = OptimParams(1e-2, batch.trained_tokens)
+    calls = [[("forward_backward", part, loss), ("optim_step", step), ("weights",)] for part in division.parts]
+    answers = ranks.run(models / "qwen3", chosen, calls)
+    one = make_learner(models / "qwen3", **chosen)
+    expected = one.forward_backward(batch, loss)
+    moved = one.optim_step(step)
+    found = division.join([of_rank[0] for of_rank in answers])
+    np.testing.assert_allclose(found.values.logprobs_T, expected.values.logprobs_T, atol=0.05)
+    assert answers[0][1].grad_norm == pytest.approx(moved.grad_norm, rel=0.02)
+    assert all(tensor.dtype == np.float32 for tensor in answers[0][2].values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "changes", [{}, {"dtype": "bfloat16", "weights_dtype": "bfloat16"}], ids=["float32", "bfloat16"]
+)
+def test_one_rank_on_cuda_is_as_one_process_there(changes, models, ranks, options, batch, tmp_path):
+    chosen, step = options(device="cuda", **changes), OptimParams(1e-2, batch.trained_tokens)
+    calls = [
+        ("forward_backward", batch, IMPORTANCE),
+        ("optim_step", step),
+        ("save", tmp_path),
+        ("publish",),
+        ("load", tmp_path),
+    ]
+    ((found, moved, *_, loaded),) = ranks.run(models / "qwen3", chosen, [calls])
+    assert not isinstance(loaded, Raised)
+    one = make_learner(models / "qwen3", **chosen)
+    expected = one.forward_backward(batch, IMPORTANCE)
+    exact = 0.05 if changes else 1e-3
+    np.testing.assert_allclose(found.values.logprobs_T, expected.values.logprobs_T, atol=10 * exact)
+    assert moved.grad_norm == pytest.approx(one.optim_step(step).grad_norm, rel=exact)
