@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def in_layers(name: str) -> bool:
     return layer_of(name) is not None
 
 
+@cache  # a mixture of experts has tens of thousands of names, which each publication looks up
 def layer_of(name: str) -> str | None:
     """The layer that a module or parameter of this name belongs to; None for what belongs to none."""
     parts = name.split(".")

@@ -161,8 +161,8 @@ class FullWeights(Weights):
 
     def _read(self) -> dict[str, Tensor]:
         """Parameters as the forward pass reads them, by name."""
-        named = {name: p.detach() for name, p in self.model.named_parameters()}
-        return {name: t.to(self._dtype) for name, t in named.items()} if self._whole.divided else named
+        named: dict[str, Tensor] = dict(self.model.named_parameters())
+        return {name: p.detach().to(self._dtype) for name, p in named.items()} if self._whole.divided else named
 
     def _publish_checkpoint(self, directory: Path, version: int) -> WeightUpdate:
         path = directory / f"weights-{version:08d}.safetensors"

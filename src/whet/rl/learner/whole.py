@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -59,8 +60,8 @@ class Whole:
 
 
 class WholeTensors(Mapping[str, Tensor]):
-    """Whole tensors under the names of a checkpoint, gathered when they are read, and held as long as what is read
-    belongs to the same layer."""
+    """Whole tensors under the names of a checkpoint: those of a layer are gathered when the first of them is read, and
+    held until something else is."""
 
     def __init__(
         self,
@@ -69,35 +70,41 @@ class WholeTensors(Mapping[str, Tensor]):
         convert: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """`gather` gives a whole parameter by its name; `convert` makes one or several tensors of a checkpoint of it,
-        and knows nothing of other parameters. In `dtype`, or in that of each parameter."""
-        self._gather, self._convert, self._dtype = gather, convert, dtype
-        self.described: dict[str, Tensor] = {}
-        """Types and shapes, on the meta device."""
-        self._source: dict[str, str] = {}
-        for name, parameter in parameters.items():
-            alike = torch.empty(parameter.shape, dtype=dtype or parameter.dtype, device="meta")
-            for piece, tensor in convert({name: alike}).items():
-                self.described[piece] = tensor
-                self._source[piece] = name
+        """`gather` gives a whole parameter by its name; `convert` makes tensors of a checkpoint of parameters, each of
+        one of them, which is in the same layer. In `dtype`, or in that of each parameter."""
+        self._parameters, self._gather, self._convert, self._dtype = parameters, gather, convert, dtype
+        self._layers: dict[str, list[str]] = {}
+        for name in parameters:
+            self._layers.setdefault(layer_of(name) or name, []).append(name)
         self._held: dict[str, Tensor] = {}
         self._layer = ""
 
+    @cached_property
+    def described(self) -> dict[str, Tensor]:
+        """Types and shapes, on the meta device."""
+        alike = {
+            name: torch.empty(parameter.shape, dtype=self._dtype or parameter.dtype, device="meta")
+            for name, parameter in self._parameters.items()
+        }
+        return self._convert(alike)
+
     def __getitem__(self, piece: str) -> Tensor:
-        name = self._source[piece]
-        layer = layer_of(name) or name
+        layer = layer_of(piece) or piece
         if layer != self._layer:
+            names = self._layers[layer]
             self._held, self._layer = {}, layer
-        if piece not in self._held:
-            tensor = self._gather(name)
-            self._held |= self._convert({name: tensor if self._dtype is None else tensor.to(self._dtype)})
+            self._held = self._convert({name: self._whole(name) for name in names})
         return self._held[piece]
 
+    def _whole(self, name: str) -> Tensor:
+        tensor = self._gather(name)
+        return tensor if self._dtype is None else tensor.to(self._dtype)
+
     def __contains__(self, piece: object) -> bool:
-        return piece in self._source
+        return piece in self._parameters or piece in self.described
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._source)
+        return iter(self.described)
 
     def __len__(self) -> int:
-        return len(self._source)
+        return len(self.described)
