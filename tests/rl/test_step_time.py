@@ -19,6 +19,7 @@ from whet.rl.algorithm_config import LossConfig
 from whet.rl.config import RunConfig
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
+from whet.rl.estimate import parameter_count
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.step_time import Rates, Work, cpu_rates, expected, gpu_rates, lines, step_time
@@ -140,3 +141,11 @@ def test_a_dry_run_names_the_bottleneck_of_gpus_that_are_elsewhere(
     assert paper["device"] == "H100"
     assert paper["gathering"] > 0
     assert paper["bottleneck"] == "sampling"
+
+
+def test_a_learner_that_takes_turns_on_a_gpu_moves_what_stays_of_it_there_and_back(tiny: Architecture) -> None:
+    alone, turns = (config(deployment={"colocate": both}) for both in (False, True))
+    moved = step_time(tiny, turns, UNIT).weights - step_time(tiny, alone, UNIT).weights
+    assert moved * UNIT.host == pytest.approx(2 * parameter_count(tiny) * (4 + 8))  # weights, and AdamW's two states
+    on_cpu = replace(UNIT, overlaps=False)
+    assert step_time(tiny, turns, on_cpu).weights == step_time(tiny, alone, on_cpu).weights

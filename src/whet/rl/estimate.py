@@ -127,8 +127,12 @@ def _total_in_turn(found: Estimate) -> int | None:
     peak = turns_peak(found.memory, on_cpu=on_cpu)
     if peak is None:
         return None
-    stays = [size for key, size in found.memory.items() if key.startswith("learner: ") and key not in PASSING]
-    return peak + found.memory["handed over"] + (0 if on_cpu else sum(stays))
+    return peak + found.memory["handed over"] + (0 if on_cpu else staying_bytes(found.memory))
+
+
+def staying_bytes(memory: Mapping[str, int]) -> int:
+    """What a learner holds from one step to the next."""
+    return sum(size for key, size in memory.items() if key.startswith("learner: ") and key not in PASSING)
 
 
 def devices(config: RunConfig | SftConfig) -> dict[str, str]:

@@ -8,7 +8,8 @@
     gathering    with R ranks, for each micro-batch: the weights for the forward and for the backward pass, and the
                  gradients, (R - 1) / R of the bytes over the link; on GPUs it runs while the rank computes
     update       weights, gradients and optimiser states of a rank, read and written once / memory
-    weights      what is handed to engines, out of the learner's device and into that of each engine / host link
+    weights      what is handed to engines, out of the learner's device and into that of each engine / host link; with
+                 colocate, on a GPU, also what the learner moves to the host's memory and back
 
 P are the parameters a token is multiplied with, the head among them, T the tokens of a batch, W the width of all query
 heads, L layers, pairs those of a token and an earlier one. Taking turns, a step is the sum of all; asynchronous, the
@@ -32,7 +33,16 @@ from typing import Any
 from whet.inference.architecture import Architecture
 from whet.inference.devices import visible_gpus
 from whet.rl.config import RunConfig
-from whet.rl.estimate import architecture, devices, handed_bytes, optimiser_bytes, parameter_count, trained_count
+from whet.rl.estimate import (
+    architecture,
+    devices,
+    handed_bytes,
+    memory_parts,
+    optimiser_bytes,
+    parameter_count,
+    staying_bytes,
+    trained_count,
+)
 from whet.rl.learner.flops import PEAK_TFLOPS, layer_parameters
 
 OF_PEAK_PRODUCTS = 0.4
@@ -189,10 +199,15 @@ def step_time(arch: Architecture, config: RunConfig, rates: Rates, work: Work | 
         learning=learning,
         gathering=gathering,
         update=2 * touched / ranks / rates.memory,
-        weights=2 * handed / rates.host,
+        weights=2 * (handed + (_moved(arch, config) if rates.overlaps else 0)) / rates.host,
         overlaps=rates.overlaps,
         asynchronous=config.asynchronous,
     )
+
+
+def _moved(arch: Architecture, config: RunConfig) -> int:
+    """Bytes of a learner that leaves its GPU to the engine."""
+    return staying_bytes(memory_parts(arch, config)) if config.deployment.colocate else 0
 
 
 def _sampling(arch: Architecture, config: RunConfig, rates: Rates, work: Work) -> float:
