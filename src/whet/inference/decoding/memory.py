@@ -31,13 +31,12 @@ def free_all(
 ) -> int:
     """Free keys, values and weights, of which names, shapes and dtypes are left; the number of bytes.
 
-    With `keep_base` the weights that adapters are merged onto stay: in host memory, where they may be a file that is
-    mapped.
+    With `keep_base` the weights that adapters are merged onto stay, in host memory, where they may be a mapped file.
     """
     base = loader.base or {}
     weights = decoder.weights.tensors()
     held = _storages([*cache.tensors(), *weights.values(), *base.values()])
-    stays = _storages(base.values()) if keep_base else {}
+    stays = _storages(tensor for tensor in base.values() if keep_base and tensor.device.type == "cpu")
     freed = sum(size for storage, size in held.items() if storage not in stays)
     decoder.weights = decoder.weights.of({name: _without_memory(tensor) for name, tensor in weights.items()})
     cache.resize(0, 0, kept=0)

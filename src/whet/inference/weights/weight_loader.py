@@ -73,10 +73,10 @@ class WeightLoader(Generic[MappedWeights]):
         return base, self.pack(self._form.merge(base, update.path))
 
     def free(self, *, keep_base: bool) -> None:
-        """Let go of what was read and mapped; without a base whole weights come next."""
+        """Let go of what was read and mapped, but for a copy of the base in host memory where that is to be kept."""
         self._mappings = Mappings()
-        if not keep_base:
-            self.base = None
+        kept = self.base if keep_base else None
+        self.base = kept and {name: tensor.cpu() for name, tensor in kept.items()}
 
     def read_adapter(self, directory: Path) -> PackedAdapter:
         """An adapter to be served with the base."""
