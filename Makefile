@@ -69,7 +69,7 @@ format: install  ## Let ruff format and fix what it can
 	@$(BIN)/ruff format .
 
 benchmark: install  ## Side-by-side measurements, with the peers they need; best on an idle machine
-	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[benchmark]'
+	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[benchmark,ray]'
 	@for b in benchmarks/*.py; do case $$b in */_*|*/gpu_*) ;; *) echo "== $$b"; $(BIN)/python $$b || exit 1;; esac; done
 
 docs: install  ## Build the documentation site into site/ (installs the docs extra)

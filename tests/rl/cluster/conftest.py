@@ -144,6 +144,13 @@ def train(tmp_path: Path) -> Iterator[Train]:
             one.process.wait()
 
 
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The mean rewards of a run without a cluster, of four steps."""
+    run = ClusterRun(tmp_path_factory.mktemp("alone"), "--inference.engine", "embedded", "--max_steps", "4")
+    return [row["reward/mean"] for row in run.finish()]
+
+
 @pytest.fixture
 def whet_json() -> Callable[..., tuple[int, Any, str]]:
     """Runs a command: its exit code, what it printed as JSON, and its errors."""

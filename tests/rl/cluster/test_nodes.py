@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import socket
+import sys
 
 import pytest
 
-from whet.errors import ConfigError
+from whet.errors import ConfigError, MissingExtraError
 from whet.rl.cluster.nodes import ClusterFacts, ClusterNode, differences, lines
 from whet.rl.cluster.ray_address import check_address, check_reachable
+from whet.rl.cluster.survey import survey
 
 SAME = {"python": "3.11.7", "ray": "2.60.0", "whet": "0.1.0", "torch": "2.13.0+cpu"}
 
@@ -59,6 +61,12 @@ def test_addresses(address: str) -> None:
 def test_what_is_no_address_is_refused(address: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         check_address(address)
+
+
+def test_a_cluster_without_the_extra_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'whet\[ray\]'"):
+        survey("local")
 
 
 def test_an_address_at_which_nothing_listens_is_said_at_once() -> None:

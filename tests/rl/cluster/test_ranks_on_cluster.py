@@ -1,6 +1,6 @@
 """A learner in ranks on two nodes of a Ray cluster, with a real kill and a real stop.
 
-1. It learns what ranks of one machine learn.
+1. It learns what one process on one machine learns.
 2. A rank whose actor is killed, or stands still, is named; the run continues from its last checkpoint.
 """
 
@@ -32,18 +32,16 @@ def rank(number: int, run: Any) -> int:
     return int(run.output.partition(word)[2].partition(" ")[0])
 
 
-def test_ranks_on_two_nodes_learn_what_ranks_of_one_machine_do(cluster: Any, train: Any) -> None:
-    alone = train(*RANKS, directory="alone").finish()
-    run = train("--deployment.ray_address", cluster.address, *RANKS, directory="nodes")
+def test_ranks_on_two_nodes_learn_what_one_process_does(cluster: Any, train: Any, alone: list[float]) -> None:
+    run = train("--deployment.ray_address", cluster.address, *RANKS)
     rows = run.finish()
     assert "on 127.0.0.2), rank 1 (cpu, process" in run.output
     assert "on 127.0.0.3)" in run.output
-    for key, error in (("reward/mean", 0.02), ("optim/grad_norm", 0.02)):
-        assert [row[key] for row in rows] == pytest.approx([row[key] for row in alone], abs=error)
+    assert [row["reward/mean"] for row in rows] == pytest.approx(alone[:3], abs=0.02)
     run.check_ledger(12)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)])
 def test_a_lost_rank_is_named_and_the_run_continues_from_its_checkpoint(
     cluster: Any, train: Any, number: signal.Signals
 ) -> None:

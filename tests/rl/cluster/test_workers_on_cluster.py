@@ -45,15 +45,16 @@ def wait_for_step(number: int, run: Any) -> None:
         time.sleep(0.05)
 
 
-def test_workers_on_nodes_give_the_rewards_of_one_process_also_when_one_is_killed(room: Any, train: Any) -> None:
-    alone = train("--max_steps", "4", directory="alone").finish()
-    run = train("--deployment.ray_address", room.address, "--workers_per_env", "2", "--max_steps", "4", directory="b")
+def test_workers_on_nodes_give_the_rewards_of_one_process_also_when_one_is_killed(
+    room: Any, train: Any, alone: list[float]
+) -> None:
+    run = train("--deployment.ray_address", room.address, "--workers_per_env", "2", "--max_steps", "4")
     wait_for_step(1, run)
     hosts = processes(b"ray::EnvironmentHost")
     assert len(hosts) == 4
     os.kill(hosts[0], signal.SIGKILL)
     rows = run.finish()
-    assert [row["reward/mean"] for row in rows] == pytest.approx([row["reward/mean"] for row in alone], abs=0.02)
+    assert [row["reward/mean"] for row in rows] == pytest.approx(alone, abs=0.02)
     run.check_ledger(16)
     assert not processes(b"ray::EnvironmentHost.run")
 
