@@ -12,7 +12,7 @@ import pytest
 
 from whet.inference.vllm import guard
 
-pytestmark = [pytest.mark.parts, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.parts, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 def servers() -> list[int]:

@@ -59,6 +59,7 @@ def test_workers_on_nodes_give_the_rewards_of_one_process_also_when_one_is_kille
     assert not processes(b"ray::EnvironmentHost.run")
 
 
+@pytest.mark.long
 def test_workers_end_with_a_run_that_is_killed(room: Any, train: Any) -> None:
     before = set(processes(BOOT.encode()))
     run = train("--deployment.ray_address", room.address, "--workers_per_env", "2", "--max_steps", "50")

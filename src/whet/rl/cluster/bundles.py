@@ -1,7 +1,6 @@
 """Which resources the parts of a run ask a cluster for, and whether its nodes have room. Pure.
 
-A bundle is what Ray reserves on one node. All of a run are one placement group, reserved at once or not at all. The run
-itself (rollouts, scoring, the files) is the driver, and reserves nothing.
+A bundle is what Ray reserves on one node. The run itself (rollouts, the files) is the driver, and reserves nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +11,9 @@ from dataclasses import dataclass
 from whet.rl.cluster.nodes import ClusterNode, total
 from whet.rl.config import RunConfig
 from whet.rl.placement import Placement
+
+RANK = "learner rank "
+"""How the names of ranks begin in a placement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,16 @@ def bundles(config: RunConfig, placed: Placement, here: str = "") -> list[Cluste
     engines = [ClusterBundle(part.process, engine_threads, len(part.gpus)) for part in parts]
     workers = [ClusterBundle(part.process, 1, 0) for part in placed.parts if part.role == "environment"]
     return [*first, *others, *engines, *workers]
+
+
+def apart(wanted: Sequence[ClusterBundle]) -> list[list[ClusterBundle]]:
+    """Bundles by placement group: all ranks in one, which do nothing without each other; every other part in its own.
+
+    Ray moves a group that has lost a node only where there is room for all that it has lost.
+    """
+    ranks = [bundle for bundle in wanted if bundle.part.startswith(RANK)]
+    others = [[bundle] for bundle in wanted if not bundle.part.startswith(RANK)]
+    return [ranks, *others] if ranks else others
 
 
 def fit(wanted: Sequence[ClusterBundle], nodes: Sequence[ClusterNode]) -> dict[str, str | None]:

@@ -8,17 +8,18 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from whet.errors import ConfigError
 from whet.inference.loading import ModelFiles
 from whet.inference.pool.engine_pool import EnginePool
 from whet.inference.pool.health import RestartPolicy
-from whet.rl.cluster.bundles import ClusterBundle, bundles
+from whet.rl.cluster.bundles import ClusterBundle, apart, bundles
 from whet.rl.cluster.engine_host import HostedEngine
 from whet.rl.cluster.node_engine import PLACED_WITHIN_S, ClusterMember
 from whet.rl.cluster.nodes import LOCAL
@@ -35,21 +36,29 @@ LOOPBACK = "127.0.0.2"
 """Where a cluster of this machine alone listens. Ray takes a network interface in the place of 127.0.0.1."""
 
 
+class Reserved(NamedTuple):
+    """What Ray has reserved for one part of a run."""
+
+    group: Any
+    number: int
+    """Of its bundle in the group."""
+    bundle: ClusterBundle
+
+
 class RunCluster:
     """See `joined`, which makes it."""
 
-    def __init__(self, group: Any, reserved: list[ClusterBundle], here: str, placed: Placement) -> None:
-        """`group` has the bundles of `reserved`, in order; `here` is the address of this node."""
-        self._group, self._reserved, self._here = group, reserved, here
+    def __init__(self, reserved: Mapping[str, Reserved], here: str, placed: Placement) -> None:
+        """`reserved` has each part that is in an actor, by name; `here` is the address of this node."""
+        self._reserved, self._here = reserved, here
         self._workers = [part.process for part in placed.parts if part.role == "environment"]
 
     def place(self, part: str) -> dict[str, Any]:
         """Options of the actor that is this part of the run."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        number = next(number for number, bundle in enumerate(self._reserved) if bundle.part == part)
-        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
-        bundle = self._reserved[number]
+        group, number, bundle = self._reserved[part]
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
         return {"num_cpus": bundle.cpus, "num_gpus": bundle.gpus, "scheduling_strategy": strategy}
 
     def start_worker(self, number: int) -> RemoteWorker:
@@ -76,20 +85,19 @@ def joined(config: RunConfig) -> Iterator[RunCluster]:
     with begun_ray(config.deployment.ray_address):
         placed, here = place(config), ray.util.get_node_ip_address()
         wanted = bundles(config, placed, here)
-        if not wanted:
-            yield RunCluster(None, [], here, placed)
-            return
-        group = ray.util.placement_group([bundle.resources() for bundle in wanted], strategy="PACK")
-        if not group.wait(timeout_seconds=PLACED_WITHIN_S):
-            raise ConfigError(
-                f"the cluster has not reserved what the run needs within {PLACED_WITHIN_S:g} s ("
-                f"{'; '.join(f'{bundle.part}: {bundle.describe()}' for bundle in wanted)}): others may have it. See "
-                "`ray status`, and whet cluster check."
-            )
-        try:
-            yield RunCluster(group, wanted, here, placed)
-        finally:
-            ray.util.remove_placement_group(group)
+        reserved: dict[str, Reserved] = {}
+        for together in apart(wanted):
+            group = ray.util.placement_group([bundle.resources() for bundle in together], strategy="PACK")
+            reserved |= {bundle.part: Reserved(group, number, bundle) for number, bundle in enumerate(together)}
+        deadline = time.monotonic() + PLACED_WITHIN_S
+        for group, _, _ in reserved.values():
+            if not group.wait(timeout_seconds=max(0.0, deadline - time.monotonic())):
+                raise ConfigError(
+                    f"the cluster has not reserved what the run needs within {PLACED_WITHIN_S:g} s ("
+                    f"{'; '.join(f'{bundle.part}: {bundle.describe()}' for bundle in wanted)}): others may have it. "
+                    "See `ray status`, and whet cluster check."
+                )
+        yield RunCluster(reserved, here, placed)  # Ray releases it with this process's connection
 
 
 @contextmanager
