@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from whet.rl.run import run_training
+
 ODD = '''
 """Everything that an environment may do to its states, in one."""
 import datetime
@@ -148,6 +150,15 @@ def test_groups_of_a_worker_that_died_are_run_again_and_nothing_of_the_run_chang
     assert "exited with code 7; it is replaced, and" in orders.log("died")
     assert orders.rollouts("died") == orders.rollouts("one")
     assert orders.trained("died") == orders.trained("one")
+
+
+def test_a_run_resumes_with_another_number_of_workers_and_is_the_same(orders: Any) -> None:
+    schedule = ("--sampling.temp_scheduler.steps", "3")
+    assert orders.run("resumed", 1, *schedule, steps=2).state == "finished"
+    longer = orders.load("resumed", 2, *schedule, steps=3)
+    assert run_training(longer, resume=True, json_output=True).state == "finished"
+    assert orders.rollouts("resumed") == orders.rollouts("one")
+    assert orders.trained("resumed") == orders.trained("one")
 
 
 def test_what_workers_log_and_warn_of_is_in_the_log_of_the_run(orders: Any, order: Callable[[str], None]) -> None:

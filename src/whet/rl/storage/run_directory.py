@@ -30,6 +30,7 @@ FREE_ON_RESUME = (
     "checkpointing",
     "deployment",
     "max_concurrent",
+    "workers_per_env",
     "wandb",
     "trackio",
     "budget",
