@@ -32,8 +32,8 @@ def test_a_task_that_ends_every_worker_is_an_error_and_is_replaced(
 WATCHDOG = """
 [watchdog]
 report_seconds = 1
-act_seconds = 3
-first_seconds = 3
+act_seconds = 10
+first_seconds = 10
 act_factor = 1
 """
 
