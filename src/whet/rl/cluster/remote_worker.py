@@ -1,9 +1,9 @@
 """`RemoteWorker`: a worker for environments on a node of the cluster, as the pool of workers starts and ends it.
 
-    pool ◀─socket pair─▶ thread ◀─TCP─▶ worker process ─▶ ended with ─▶ its actor
+    pool ◀─TCP─▶ worker process ─▶ ended with ─▶ its actor
 
-The pool wants its socket at once, and Ray takes a while to start an actor; so a thread waits for the worker, and passes
-bytes between the two. A worker that does not come closes the pair, as one that has died does.
+Ray takes a while to start an actor; a thread waits for the worker to connect, and the pool waits for that. Where it
+does not come, the pool gets a socket that is closed at the other end, as that of a worker that has died.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from whet.rl.cluster.environment_host import SECRET_BYTES, EnvironmentHost, Meet
 from whet.rl.cluster.node_engine import PLACED_WITHIN_S, actor_line
 
 PROVES_WITHIN_S = 10.0
-PIECE = 256 << 10
+Stream = socket.socket
 
 
 class RemoteWorker:
@@ -35,8 +35,9 @@ class RemoteWorker:
         """`host` is the address of this node, and `place` are the options of the worker's actor."""
         import ray
 
-        self.socket, self._ours = socket.socketpair()
         self._fate, self._ended = "runs", threading.Event()
+        self._met = threading.Event()
+        self._connection: Stream | None = None
         self._listening = socket.create_server((host, 0))
         at = MeetingPoint(
             host,
@@ -49,7 +50,15 @@ class RemoteWorker:
         self._actor = ray.remote(max_restarts=0, **place)(EnvironmentHost).remote()
         ends = self._actor.run.remote(at)
         self._begin(lambda: self._wait(ends), f"whet end of worker {number}")
-        self._begin(lambda: self._bridge(at), f"whet connection of worker {number}")
+        self._begin(lambda: self._meet(at), f"whet connection of worker {number}")
+
+    @property
+    def socket(self) -> Stream:
+        self._met.wait()
+        if self._connection is None:
+            self._connection, other = socket.socketpair()
+            other.close()
+        return self._connection
 
     @property
     def fate(self) -> str:
@@ -66,8 +75,7 @@ class RemoteWorker:
             ray.kill(self._actor)
 
     def close(self) -> None:
-        self._listening.close()
-        self._ours.close()
+        """It has ended, and its connection is the pool's."""
 
     def _begin(self, work: Callable[[], None], name: str) -> None:
         threading.Thread(target=work, name=name, daemon=True).start()
@@ -81,34 +89,27 @@ class RemoteWorker:
         except ray.exceptions.RayError as error:
             self._fate = f"is gone: {actor_line(error)}"
         self._ended.set()
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # no worker comes any more
 
-    def _bridge(self, at: MeetingPoint) -> None:
-        """Wait for the worker, then pass on what either side sends, until one of them is closed."""
-        with suppress(OSError), self._ours, self._met(at) as worker:
-            worker.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._begin(lambda: _copy(self._ours, worker), "whet frames to a worker")
-            _copy(worker, self._ours)
+    def _meet(self, at: MeetingPoint) -> None:
+        """The thread that waits for the worker."""
+        with suppress(OSError):
+            self._connection = self._proven(at)
+        self._met.set()
 
-    def _met(self, at: MeetingPoint) -> socket.socket:
+    def _proven(self, at: MeetingPoint) -> Stream:
         """The connection to the worker. Raises `OSError` where none has come in time."""
         deadline = time.monotonic() + PLACED_WITHIN_S
         with self._listening:
-            while True:
+            while not self._ended.is_set():
                 self._listening.settimeout(max(0.0, deadline - time.monotonic()))
                 found, _ = self._listening.accept()
                 found.settimeout(PROVES_WITHIN_S)
                 with suppress(OSError):
                     if hmac.compare_digest(found.recv(SECRET_BYTES, socket.MSG_WAITALL), at.from_worker):
                         found.sendall(at.from_run)
-                        found.settimeout(None)
+                        found.setblocking(False)
                         return found
                 found.close()
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(PIECE):
-            target.sendall(data)
-    for end in (source, target):
-        with suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
+        raise ConnectionError("the worker has ended")

@@ -47,7 +47,8 @@ class Child:
     async def connect(self) -> Channel:
         """The channel to it; closed once the worker has ended, also where a process that it started has not."""
         loop = asyncio.get_running_loop()
-        self.channel = channel = await Channel.over(self._started.socket)
+        end = await asyncio.to_thread(lambda: self._started.socket)
+        self.channel = channel = await Channel.over(end)
 
         def watch() -> None:
             self._started.wait()

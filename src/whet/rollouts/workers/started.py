@@ -26,11 +26,11 @@ STDERR = 2
 
 
 class Started(Protocol):
-    """A worker that was started. Only `wait` may block; it is called in threads."""
+    """A worker that was started. Only `socket` and `wait` may block; they are called in threads."""
 
     @property
     def socket(self) -> socket.socket:
-        """The session's end of the stream to it."""
+        """The session's end of the stream to it. May block until it is connected; an end without another if it ends."""
         ...
 
     @property
