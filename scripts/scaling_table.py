@@ -43,6 +43,15 @@ def configs() -> dict[str, RunConfig]:
     }
 
 
+def on_cuda(config: RunConfig) -> RunConfig:
+    """With the dtypes that `auto` has there, whatever this machine has."""
+    held = "weights_dtype" if config.lora is None else "base_dtype"
+    other = "base_dtype" if config.lora is None else "weights_dtype"
+    learner = config.learner.model_copy(update={"dtype": "bfloat16", held: "bfloat16", other: "float32"})
+    inference = config.inference.model_copy(update={"dtype": "bfloat16"})
+    return config.model_copy(update={"learner": learner, "inference": inference})
+
+
 def table() -> str:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(QWEN3_8B))
@@ -53,7 +62,7 @@ def table() -> str:
     rows = [head, "|---|---|---|---|---|---|---|---|---|"]
     for config in configs().values():
         for adapter in (True, False):
-            run = (config if adapter else config.model_copy(update={"lora": None})).settled()
+            run = on_cuda(config if adapter else config.model_copy(update={"lora": None}))
             found = step_time(arch, run, rates)
             devices = {"learner": "cuda", "sampler": "cuda"}
             parts = placement(run, devices, run.gpus.total, memory_parts(arch, run)).parts
