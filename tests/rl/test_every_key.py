@@ -603,7 +603,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "deployment.num_train_gpus": InPart(lambda config: config.gpus.train, "2"),
     "deployment.num_infer_gpus": InPart(lambda config: config.gpus.infer, "2"),
     "deployment.colocate": InPart(at_once, "true"),
-    "deployment.ray_address": InPart(whet.rl.preflight.missing, "auto"),
+    "deployment.ray_address": InPart(whet.rl.preflight.missing, "127.0.0.2:1"),  # where nothing listens
     "deployment.threads": InRuns(lambda seen: seen.threads),
     "deployment.engine_process": InPart(first_process, "false", ASYNC),
 }
