@@ -2,7 +2,7 @@
 
     sampling     waves x answer x max(held bytes / memory, 2 P rows / products), in each server
                  held bytes = weights + rows x answer / 2 x KV of a token; rows of a wave are answered together, as many
-                 as are in flight and fit into the memory
+                 as are in flight and fit into the memory; before it 2 P / products for each token of a group's prompt
     learning     (6 P T + 12 W L pairs) / (ranks x products); 4 P T under an adapter, 2 P T more for each layer that is
                  computed again (activation checkpointing) and for a reference
     gathering    with R ranks, for each micro-batch: the weights for the forward and for the backward pass, and the
@@ -219,7 +219,8 @@ def _sampling(arch: Architecture, config: RunConfig, rates: Rates, work: Work) -
     rows = max(1, int(min(share, config.max_concurrent // servers, fit)))
     waves = math.ceil(share / rows)
     token = max((weights + rows * kv) / rates.memory, 2 * _multiplied(arch) * rows / rates.products) / each
-    return waves * work.answer * token
+    prompts = 2 * _multiplied(arch) * work.prompt * work.rollouts / config.rollouts_per_example / rates.products
+    return waves * work.answer * token + prompts / servers / each
 
 
 def _learning(arch: Architecture, config: RunConfig, rates: Rates, work: Work, ranks: int) -> tuple[float, float]:
