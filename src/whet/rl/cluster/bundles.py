@@ -90,9 +90,10 @@ def lacking(wanted: Sequence[ClusterBundle], nodes: Sequence[ClusterNode]) -> li
         return []
     cpus, gpus = total(nodes)
     first = without[0]
+    have = "node has" if len(nodes) == 1 else f"{len(nodes)} nodes have"
     return [
         f"the cluster has no node with room for {first.part} ({first.describe()})"
         f"{f' and {len(without) - 1} more' if len(without) > 1 else ''}: {sum(b.cpus for b in wanted)} CPUs and "
-        f"{sum(b.gpus for b in wanted)} GPUs are needed in all, and its {len(nodes)} nodes have {cpus:g} CPUs and "
+        f"{sum(b.gpus for b in wanted)} GPUs are needed in all, and its {have} {cpus:g} CPUs and "
         f"{gpus:g} GPUs. Add nodes, or ask for less."
     ]
