@@ -5,9 +5,11 @@ The run itself is the driver. Ray ends everything that it has started when the d
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -32,6 +34,8 @@ from whet.rl.placement import PlacedPart, Placement
 from whet.rl.preflight import place
 from whet.rl.storage.starting_point import starting_model
 
+CONNECTED_WITHIN_S = 120.0
+"""Seconds for Ray's client to connect; for `local`, to start a cluster."""
 LOOPBACK = "127.0.0.2"
 """Where a cluster of this machine alone listens. Ray takes a network interface in the place of 127.0.0.1."""
 
@@ -101,13 +105,11 @@ def joined(config: RunConfig) -> Iterator[RunCluster]:
 
 
 @contextmanager
-def begun_ray(address: str) -> Iterator[None]:
+def begun_ray(address: str, *, within_s: float = CONNECTED_WITHIN_S) -> Iterator[None]:
     """This process is connected within; for `local` to a cluster of this machine, which leaves nothing.
 
-    Raises `ConfigError`.
+    Raises `ConfigError`, also where Ray has not connected in time.
     """
-    import ray
-
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
     with ExitStack() as stack:
@@ -116,14 +118,51 @@ def begun_ray(address: str) -> Iterator[None]:
             options["_temp_dir"] = stack.enter_context(tempfile.TemporaryDirectory(prefix="whet-ray-"))
             if sys.platform == "linux":
                 options["_node_ip_address"] = LOOPBACK
-        try:
-            ray.init(address=address, **options)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise ConfigError(
-                f"the Ray cluster {address} cannot be used: {' '.join(str(error).split())[:400]}"
-            ) from None
-        stack.callback(ray.shutdown)
+        connection = _Connection(address, options)
+        stack.callback(connection.close)
+        connection.wait(within_s)
         yield
+
+
+class _Connection:
+    """Ray's client, in a thread: it may wait in native code, without limit, for a cluster that has just gone.
+
+    The thread lives as long as the connection does: what Ray starts for `local` ends with the thread that started it.
+    """
+
+    def __init__(self, address: str, options: Mapping[str, Any]) -> None:
+        self._address, self._options = address, options
+        self._ready, self._closing = threading.Event(), threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._keep, name="whet Ray connection", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        if not self._ready.wait(seconds):
+            raise ConfigError(f"the Ray cluster {self._address} did not answer within {seconds:g} s. See `ray status`.")
+        if isinstance(self._error, ConnectionError | RuntimeError | ValueError):
+            said = " ".join(str(self._error).split())[:400]
+            raise ConfigError(f"the Ray cluster {self._address} cannot be used: {said}")
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._ready.is_set():
+            self._thread.join()
+
+    def _keep(self) -> None:
+        import ray
+
+        logging.getLogger("ray").setLevel(logging.ERROR)  # it would say that this is not the main thread
+        try:
+            ray.init(address=self._address, **self._options)
+        except Exception as error:
+            self._error = error
+        self._ready.set()
+        if self._error is None:
+            self._closing.wait()
+            ray.shutdown()
 
 
 class ClusterEngines:
