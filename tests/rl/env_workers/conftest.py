@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,7 +96,7 @@ import warnings
 from pathlib import Path
 import whet
 
-HERE, RUN = Path(__file__).parent, os.getppid() if "-c" in __import__("sys").orig_argv else os.getpid()
+HERE = Path(__file__).parent
 
 def order(name, once=False):
     path = HERE / name
@@ -122,7 +123,7 @@ def reward(completion, info, **kwargs):
     return float(len(completion[-1]["content"] or "")) / 10
 
 def load_environment():
-    if order("refuse in workers") and RUN != os.getpid():
+    if order("refuse in workers") and os.getpid() != TESTS:
         raise whet.errors.ConfigError("made-up: this machine has no licence. Ask for one.")
     rows = [{"question": f"Say {i}", "answer": str(i), "info": {"n": i}} for i in range(8)]
     if order("odd rows"):
@@ -134,7 +135,7 @@ def load_environment():
 @pytest.fixture(scope="package")
 def orders(tmp_path_factory: pytest.TempPathFactory) -> Room:
     """Its runs are told what goes wrong by files."""
-    room = Room(tmp_path_factory.mktemp("orders"), ORDERS)
+    room = Room(tmp_path_factory.mktemp("orders"), f"TESTS = {os.getpid()}\n{ORDERS}")
     assert room.run("one", 1).state == "finished"
     return room
 
