@@ -135,6 +135,7 @@ def test_weights_that_change_in_mid_generation_are_seen_in_versions_and_logprobs
     run: Any, reference: Reference, perturbed: Perturbed
 ) -> None:
     heard: list[list[int]] = [[] for _ in PROMPTS]
+    updates = [WeightUpdate(version, perturbed(version)) for version in (1, 2, 3)]  # made while nothing is sampled
 
     async def body(engine: VllmEngine) -> list[Sample]:
         tasks = []
@@ -142,11 +143,11 @@ def test_weights_that_change_in_mid_generation_are_seen_in_versions_and_logprobs
             listening = {"on_tokens": heard[number].extend} if number % 2 else {}
             long = request(prompt, temperature=0.7, max_tokens=500)
             tasks.append(asyncio.create_task(engine.sample(long, **listening)))
-        for version in (1, 2, 3):
-            while len(heard[1]) < 50 * version:
+        for number, update in enumerate(updates, 1):
+            while len(heard[1]) < 20 * number:
                 await asyncio.sleep(0.001)
-            await engine.load_weights(WeightUpdate(version, perturbed(version)))
-            assert engine.version == version
+            await engine.load_weights(update)
+            assert engine.version == number
         return await asyncio.gather(*tasks)
 
     samples = run(body)
