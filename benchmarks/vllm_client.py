@@ -20,6 +20,7 @@ import os
 import random
 import secrets
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -230,6 +231,7 @@ def main() -> None:
     parser.add_argument("--vllm-python", help="interpreter that has vLLM; default: the one that a run would use")
     parser.add_argument("--json", action="store_true", help="the JSON lines only, without the table")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the server ends, too
     try:
         options.vllm_python = str(find_vllm(Path(options.vllm_python) if options.vllm_python else None).path)
     except EngineError as error:
@@ -249,7 +251,7 @@ def main() -> None:
                 if not options.json:
                     show(result)
         finally:
-            os.killpg(process.pid, 15)
+            os.killpg(process.pid, signal.SIGTERM)
             process.wait()
 
 

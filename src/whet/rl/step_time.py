@@ -11,7 +11,7 @@
     weights      what is handed to engines, out of the learner's device and into that of each engine / host link; with
                  colocate, on a GPU, also what the learner moves to the host's memory and back
 
-P are the parameters a token is multiplied with, the head among them, T the tokens of a batch, W the width of all query
+P are the parameters a token is multiplied with (the head where it is sampled or trained), T the tokens of a batch, W the width of all query
 heads, L layers, pairs those of a token and an earlier one. Taking turns, a step is the sum of all; asynchronous, the
 larger of sampling and the rest. Environments, scoring, prompts and what Python adds are not in it: a bound from below,
 close where models are large. docs/scaling.md compares it with what was measured.
@@ -219,7 +219,7 @@ def _sampling(arch: Architecture, config: RunConfig, rates: Rates, work: Work) -
     rows = max(1, int(min(share, config.max_concurrent // servers, fit)))
     waves = math.ceil(share / rows)
     token = max((weights + rows * kv) / rates.memory, 2 * _multiplied(arch) * rows / rates.products) / each
-    prompts = 2 * _multiplied(arch) * work.prompt * work.rollouts / config.rollouts_per_example / rates.products
+    prompts = 2 * layer_parameters(arch) * work.prompt * work.rollouts / config.rollouts_per_example / rates.products
     return waves * work.answer * token + prompts / servers / each
 
 
@@ -229,7 +229,8 @@ def _learning(arch: Architecture, config: RunConfig, rates: Rates, work: Work, r
     tokens = work.rollouts * work.answer + groups * work.prompt
     passes = (4 if adapter else 6) + 2 * config.learner.activation_checkpointing + 2 * bool(config.algorithm.kl_coef)
     pairs = work.rollouts * work.answer * (work.prompt + work.answer / 2) + groups * work.prompt**2 / 2
-    operations = passes * _multiplied(arch) * tokens + 12 * arch.num_heads * arch.head_dim * arch.num_layers * pairs
+    products = layer_parameters(arch) * tokens + arch.hidden_size * arch.vocab_size * work.rollouts * work.answer
+    operations = passes * products + 12 * arch.num_heads * arch.head_dim * arch.num_layers * pairs
     micro_batches = math.ceil(tokens / ranks / config.learner.micro_batch_tokens)
     held = config.learner.base_dtype if adapter else config.learner.weights_dtype
     each = 2 * parameter_count(arch) * _bytes(held) + 4 * trained_count(arch, config.lora)
@@ -238,7 +239,7 @@ def _learning(arch: Architecture, config: RunConfig, rates: Rates, work: Work, r
 
 
 def _multiplied(arch: Architecture) -> int:
-    """Parameters that one token is multiplied with."""
+    """Parameters that one sampled token is multiplied with."""
     return layer_parameters(arch) + arch.hidden_size * arch.vocab_size
 
 
