@@ -11,10 +11,10 @@
     weights      what is handed to engines, out of the learner's device and into that of each engine / host link; with
                  colocate, on a GPU, also what the learner moves to the host's memory and back
 
-P are the parameters a token is multiplied with (the head where it is sampled or trained), T the tokens of a batch, W the width of all query
-heads, L layers, pairs those of a token and an earlier one. Taking turns, a step is the sum of all; asynchronous, the
-larger of sampling and the rest. Environments, scoring, prompts and what Python adds are not in it: a bound from below,
-close where models are large. docs/scaling.md compares it with what was measured.
+P are the parameters a token is multiplied with (the head where it is sampled or trained), T the tokens of a batch, W
+the width of all query heads, L layers, pairs those of a token and an earlier one. Taking turns, a step is the sum of
+all; asynchronous, the larger of sampling and the rest. Environments, scoring and what Python adds are not in it, nor,
+before a run, prompts, whose lengths are not known. docs/scaling.md compares it with what was measured.
 
 Sources: operations of a token, Kaplan et al. 2020 (arXiv:2001.08361); of decoding, Pope et al. 2022 (arXiv:2211.05102);
 gathered bytes, Rajbhandari et al. 2019 (arXiv:1910.02054).
