@@ -134,31 +134,34 @@ def test_greedy_logprobs_are_those_of_temperature_1(run: Any, reference: Referen
 def test_weights_that_change_in_mid_generation_are_seen_in_versions_and_logprobs(
     run: Any, reference: Reference, perturbed: Perturbed
 ) -> None:
-    heard: list[list[int]] = [[] for _ in PROMPTS]
+    prompts = PROMPTS * 12  # more than are answered at once: whenever weights change, some answers are half done
+    heard: list[list[int]] = [[] for _ in prompts]
     updates = [WeightUpdate(version, perturbed(version)) for version in (1, 2, 3)]  # made while nothing is sampled
 
     async def body(engine: VllmEngine) -> list[Sample]:
         tasks = []
-        for number, prompt in enumerate(PROMPTS):
+        for number, prompt in enumerate(prompts):
             listening = {"on_tokens": heard[number].extend} if number % 2 else {}
             long = request(prompt, temperature=0.7, max_tokens=500)
             tasks.append(asyncio.create_task(engine.sample(long, **listening)))
         for number, update in enumerate(updates, 1):
-            while len(heard[1]) < 20 * number:
+            while sum(map(len, heard)) < 1000 * number:
                 await asyncio.sleep(0.001)
             await engine.load_weights(update)
             assert engine.version == number
         return await asyncio.gather(*tasks)
 
     samples = run(body)
-    for number, (prompt, sample) in enumerate(zip(PROMPTS, samples, strict=True)):
+    for number, sample in enumerate(samples):
         versions = [run.version for run in sample.versions]
         assert len(sample.ids) == 500
         assert versions == sorted(set(versions))
-        assert reference.differences(prompt, sample, 0.7).max() < 0.01
         if number % 2:
             assert heard[number] == sample.ids
-    assert any(len(sample.versions) > 1 for sample in samples)
+    changed = [number for number, sample in enumerate(samples) if len(sample.versions) > 1]
+    assert changed
+    for number in changed[:12]:
+        assert reference.differences(prompts[number], samples[number], 0.7).max() < 0.01
 
 
 def test_a_server_that_slept_answers_with_the_weights_it_woke_with(
