@@ -8,7 +8,7 @@ until `optim_step` divides them. What is trained (`weights`), how it is updated 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -29,7 +29,6 @@ from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.flops import batch_flops, known_peak
 from whet.rl.learner.forward.forward_pass import ForwardPass, Layout, MicroBatch
 from whet.rl.learner.forward.layout import TokenLayout
-from whet.rl.learner.offload import move_learner
 from whet.rl.learner.optim import Optimizer, schedule_factor
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, TokenValues
 from whet.rl.learner.ratio_limits import limited
@@ -280,6 +279,23 @@ class TorchLearner:
             advantages_N=self._pass.tensor(batch.advantages[layout.targets]),
             sequence_N=self._pass.tensor(batch.sequence_of_token[layout.targets]).long(),
         )
+
+
+def move_learner(
+    weights: Weights, optimizer: Optimizer, reference: Reference | None, move: Callable[[Tensor], Tensor]
+) -> None:
+    """Replace the tensors of all parameters, each once, and of the optimiser's states.
+
+    Gradients are gone by then, since an optimiser step clears them; buffers (rotary frequencies) are few and stay.
+    """
+    parameters = [*weights.model.parameters(), *optimizer.parameters]
+    if reference is not None and not reference.shared:
+        with reference.lend() as model:
+            parameters += model.parameters()
+    for parameter in {id(parameter): parameter for parameter in parameters}.values():
+        parameter.data = move(parameter.data)
+    for state in optimizer.states():
+        state.update({name: move(value) for name, value in state.items() if isinstance(value, Tensor)})
 
 
 def _valued(of_dropout_N: Tensor, value_N: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class AwaitedJobs:
         return states
 
     def given(self, job: RolloutJob, enter: Enter) -> None:
-        """A worker has it, and is told of each permit."""
+        """The job was sent to a worker; `enter` sends the worker each of its permits."""
         if (found := self._jobs.get(job)) is not None:
             found.enter = enter
             for _ in range(found.early):
