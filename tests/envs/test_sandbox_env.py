@@ -373,6 +373,24 @@ def test_a_folder_of_the_host_is_shown() -> None:
     assert said("ls /opt/share | head -1 | wc -l", read_only={"/opt/share": "/usr/share"}) == ["1"]
 
 
+class Graded(whet.SandboxEnv):
+    async def post_rollout(self, state: whet.State) -> None:
+        await self.sandbox_client.upload_bytes(state["sandbox_id"], "/tests/test.sh", b"exit 0")
+        result = await self.sandbox_client.execute_command(state["sandbox_id"], "sh /tests/test.sh")
+        state["passed"] = result.exit_code == 0
+
+
+def test_tests_that_cannot_be_uploaded_make_the_rollout_errored() -> None:
+    (state,) = rollouts(Graded(dataset=TASK), ["done"])
+    assert isinstance(state["error"], whet.SandboxError)
+    assert "writable=['/tests']" in str(state["error"])
+
+
+def test_tests_are_uploaded_to_a_declared_folder() -> None:
+    (state,) = rollouts(Graded(dataset=TASK, writable=["/tests"]), ["done"])
+    assert (state["error"], state["passed"]) == (None, True)
+
+
 def test_a_program_from_elsewhere_is_shown_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(tempfile.mkdtemp(prefix="whet-programs-"))  # pytest's own folders are closed to strangers
     try:

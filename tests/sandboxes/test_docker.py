@@ -29,7 +29,14 @@ def scripted(folder: Path, script: str) -> str:
 
 def test_a_container_gets_every_limit() -> None:
     spec = SandboxSpec(
-        image="img", cpus=0.5, memory_bytes=100, processes=7, disk_bytes=200, file_bytes=50, read_only={"/in": "/out"}
+        image="img",
+        cpus=0.5,
+        memory_bytes=100,
+        processes=7,
+        disk_bytes=200,
+        file_bytes=50,
+        read_only={"/in": "/out"},
+        writable=["/app"],
     )
     words = " ".join(run_arguments("box", spec))
     for wanted in (
@@ -43,7 +50,7 @@ def test_a_container_gets_every_limit() -> None:
         "--memory 100 --memory-swap 100",
         "--pids-limit 7",
         "--ulimit fsize=50",
-        "size=200",
+        "--tmpfs /app:rw,nosuid,nodev,exec,size=200",
         "--volume /out:/in:ro",
         "--entrypoint sleep img",
     ):

@@ -70,6 +70,11 @@ def test_a_folder_can_only_be_shown_where_it_is() -> None:
     assert inside(lambda sandbox: sandbox.exec("true"), SandboxSpec(read_only={"/usr": "/usr"})).ok
 
 
+def test_a_folder_of_the_host_is_not_made_writable() -> None:
+    with pytest.raises(ConfigError, match="would be the host's own"):
+        inside(lambda sandbox: sandbox.exec("true"), SandboxSpec(writable=["/app"]))
+
+
 def test_a_path_inside_has_to_be_absolute() -> None:
     with pytest.raises(ConfigError, match="absolute path"):
         SandboxSpec(read_only={"opt": "/usr"})

@@ -93,6 +93,7 @@ class SandboxEnv(StatefulToolEnv):
             docker elsewhere.
         network: hosts that code in the sandbox may reach; none by default.
         read_only: absolute path inside: folder of the host shown there.
+        writable: absolute paths of empty folders inside that can be written to, besides home and /tmp: "/app".
         programs: what commands in the sandbox need, such as "node" or "gcc". One that this machine has outside
             /usr is shown; a missing one is an error with the command that installs it.
         max_sandboxes: how many this environment may have at once; the process's own cap holds besides.
@@ -129,6 +130,7 @@ class SandboxEnv(StatefulToolEnv):
         backend: str | None = None,
         network: Sequence[str] = (),
         read_only: dict[str, str] | None = None,
+        writable: Sequence[str] = (),
         programs: Sequence[str] = (),
         max_sandboxes: int | None = None,
         max_output_bytes: int = MIB,
@@ -155,6 +157,7 @@ class SandboxEnv(StatefulToolEnv):
                 environment_vars=environment_vars,
                 network=list(network),
                 read_only=read_only or {},
+                writable=list(writable),
                 team_id=team_id,
                 advanced_configs=advanced_configs,
                 labels=list(labels or []),

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import posixpath
 import signal
 import time
 from abc import ABC, abstractmethod
@@ -20,7 +21,17 @@ from pathlib import Path
 from whet.errors import ConfigError, SandboxError, SandboxFileError
 from whet.sandboxes.network.allow_list import NetworkUse
 from whet.sandboxes.processes import killed_process
-from whet.sandboxes.protocol import MIB, Command, ExecResult, Limit, Process, SandboxSpec
+from whet.sandboxes.protocol import (
+    HOME,
+    MIB,
+    WRITABLE,
+    Command,
+    ExecResult,
+    Limit,
+    Process,
+    SandboxSpec,
+    can_be_writable,
+)
 from whet.sandboxes.transfer import download_folder, upload_folder
 
 DRAIN_S = 0.2  # how long to keep reading after a command's end, when a leftover process holds its output open
@@ -37,6 +48,7 @@ class SandboxBase(ABC):
     def __init__(self, backend: str, spec: SandboxSpec) -> None:
         self.id = f"{backend}-{os.getpid()}-{next(_numbers)}"
         self.spec = spec
+        self.home = HOME
         self._why_closed: str | None = None
         self._ended_by: Limit | None = None  # the limit by which its code has ended it
         self._running = 0
@@ -170,11 +182,27 @@ class SandboxBase(ABC):
         return SandboxJob(asyncio.ensure_future(self.exec(command, cwd=cwd, env=env, timeout_s=timeout)))
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file inside, with the folders above it. Raises SandboxFileError when it does not fit."""
+        """Write a file inside, with the folders above it.
+
+        Raises SandboxFileError when it does not fit, SandboxError where the sandbox's code could not write either.
+        """
         script = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
         result = await self.exec(["sh", "-c", script, "sh", path], stdin=data)
         if not result.ok:
-            raise SandboxFileError(f"sandbox {self.id}: cannot write {path}: {_reason(result)}")
+            raise self.cannot_write(path, f"cannot write {path}: {_reason(result)}")
+
+    def cannot_write(self, path: str, what: str) -> SandboxError:
+        """The error of a failed transfer to `path`: of the code's making only where the code can write."""
+        full = posixpath.normpath(posixpath.join(self.home, path))
+        own = (self.home, *WRITABLE, *self.spec.writable)
+        if any(full == folder or full.startswith(f"{folder}/") for folder in own):
+            return SandboxFileError(f"sandbox {self.id}: {what}")
+        top = f"/{full.split('/')[1]}"
+        hint = f", such as writable=['{top}']" if can_be_writable(top) else ""
+        return SandboxError(
+            f"sandbox {self.id}: {what}. Home, /tmp and /dev/shm can be written to, and folders that the environment "
+            f"names in `writable`{hint}"
+        )
 
     async def read(self, path: str, max_bytes: int = 16 * MIB) -> bytes:
         """A file's bytes. Raises SandboxFileError when there is none or it is larger than `max_bytes`."""
@@ -187,7 +215,8 @@ class SandboxBase(ABC):
         """Copy a file or the contents of a folder of the host to a path inside."""
         source = Path(local)
         if await asyncio.to_thread(source.is_dir):
-            await upload_folder(self, source, path)
+            what = f"cannot upload {local} to {path}"
+            await upload_folder(self, source, path, lambda why: self.cannot_write(path, f"{what}: {why}"))
             return
         try:
             data = await asyncio.to_thread(source.read_bytes)

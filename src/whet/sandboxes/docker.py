@@ -18,10 +18,9 @@ from whet.errors import SandboxError, SandboxUnavailableError
 from whet.sandboxes import processes
 from whet.sandboxes.base import SandboxBase
 from whet.sandboxes.install import install_command
-from whet.sandboxes.protocol import Process, SandboxSpec
+from whet.sandboxes.protocol import HOME, Process, SandboxSpec
 
 IMAGE = "python:3.13-slim"
-HOME = "/home/user"
 USER = "1000:1000"
 OWN_CODES = (125, 126, 127, 128 + signal.SIGKILL, 255)  # that an engine uses when it cannot run a command
 PREFIX = "whet-docker"  # of a container's name, followed by the number of the process that made it
@@ -158,7 +157,8 @@ def run_arguments(name: str, spec: SandboxSpec) -> list[str]:
     args += ["--network", "none", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
     # The process that idles is root's, without a capability: what ends all of the code's processes spares it.
     args += ["--user", "0:0", "--workdir", HOME, "--env", f"HOME={HOME}", "--env", "TMPDIR=/tmp"]
-    args += ["--tmpfs", f"{HOME}:{disk}", "--tmpfs", f"/tmp:{disk}"]
+    for path in (HOME, "/tmp", *spec.writable):
+        args += ["--tmpfs", f"{path}:{disk}"]
     args += ["--cpus", f"{spec.cpus:g}", "--memory", str(spec.memory_bytes), "--memory-swap", str(spec.memory_bytes)]
     args += ["--pids-limit", str(spec.processes), "--ulimit", f"fsize={spec.file_bytes}"]
     for inside, folder in spec.read_only.items():

@@ -7,6 +7,8 @@ but a `SandboxError`, so that a broken machine is never mistaken for a failure o
 from __future__ import annotations
 
 import asyncio
+import posixpath
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -24,6 +26,10 @@ Limit = Literal["time", "output", "memory", "processes", "cpu_time", "file_size"
 
 MIB = 1 << 20
 GIB = 1 << 30
+
+HOME = "/home/user"
+WRITABLE = (HOME, "/tmp", "/var/tmp", "/dev/shm")
+_SYSTEM = re.compile(r"/((bin|boot|dev|etc|home|lib\w*|proc|run|sbin|sys|tmp|usr)(/.*)?|var(/tmp(/.*)?)?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,8 @@ class SandboxSpec:
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     # Absolute path inside: folder of the host that is shown there and cannot be written to.
     read_only: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    # Absolute paths of empty folders that can be written to, besides home, /tmp and /dev/shm; part of the disk.
+    writable: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for limit in fields(self):
@@ -58,6 +66,14 @@ class SandboxSpec:
         for inside in self.read_only:
             if not inside.startswith("/") or ":" in inside:
                 raise ConfigError(f"sandbox: read_only={inside!r} should be an absolute path without a colon.")
+        for path in self.writable:
+            if not path.startswith("/") or ":" in path or posixpath.normpath(path) != path:
+                raise ConfigError(f"sandbox: writable={path!r} should be an absolute path without '..' or a colon.")
+            if not can_be_writable(path):
+                raise ConfigError(
+                    f"sandbox: writable={path!r} is the system's, or can be written to already. "
+                    "Name a folder of the task's own, such as /app."
+                )
         AllowList.parse(self.network)
         if self.origin is not None:
             parse_origin(self.origin)
@@ -75,6 +91,11 @@ class SandboxSpec:
                 f"sandbox: {what} cannot be kept to {backend}, {reason}. "
                 f"Leave {what.partition('=')[0]} empty, or use the bubblewrap backend."
             )
+
+
+def can_be_writable(path: str) -> bool:
+    """Whether a path is absolute and neither the system's nor writable in any case."""
+    return path.startswith("/") and not _SYSTEM.fullmatch(path)
 
 
 @dataclass(frozen=True, slots=True)

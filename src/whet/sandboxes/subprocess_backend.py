@@ -70,6 +70,11 @@ class SubprocessBackend:
                     f"the subprocess sandbox shows every folder where it is on the host, so {folder} cannot be shown "
                     f"as {inside}. Use the bubblewrap or the docker backend."
                 )
+        if spec.writable:
+            raise ConfigError(
+                f"the subprocess sandbox shows the host's folders, so writable={list(spec.writable)!r} would be the "
+                "host's own. Use the bubblewrap or the docker backend."
+            )
         return SubprocessSandbox(spec, await asyncio.to_thread(_new_folder))
 
 
@@ -89,6 +94,7 @@ class SubprocessSandbox(SandboxBase):
     def __init__(self, spec: SandboxSpec, folder: Path) -> None:
         super().__init__("subprocess", spec)
         self.folder = folder
+        self.home = str(folder)
         self._names = itertools.count()
         self._groups: dict[int, int] = {}
 

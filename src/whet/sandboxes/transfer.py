@@ -19,10 +19,14 @@ from whet.sandboxes.protocol import Process, Sandbox
 
 STDERR_BYTES = 4096
 T = TypeVar("T")
+Failed = Callable[[str], SandboxError]  # the error for a reason
 
 
-async def upload_folder(sandbox: Sandbox, local: Path, path: str) -> None:
-    """The contents of a folder of the host into a folder inside, which is made where it is not there."""
+async def upload_folder(sandbox: Sandbox, local: Path, path: str, failed: Failed) -> None:
+    """The contents of a folder of the host into a folder inside, which is made where it is not there.
+
+    Raises what `failed` makes of the reason.
+    """
     script = 'mkdir -p -- "$1" && exec tar -xf - -C "$1"'
     process = await sandbox.start(["sh", "-c", script, "sh", path])
     stdout = asyncio.ensure_future(process.stdout.read())
@@ -33,7 +37,7 @@ async def upload_folder(sandbox: Sandbox, local: Path, path: str) -> None:
 
     loop, wait_s = asyncio.get_running_loop(), sandbox.spec.timeout_s
     try:
-        await _while_running(sandbox, process, work, f"cannot upload {local} to {path}")
+        await _while_running(sandbox, process, work, failed)
     finally:
         stdout.cancel()
         await asyncio.gather(stdout, return_exceptions=True)
@@ -46,6 +50,10 @@ async def download_folder(sandbox: Sandbox, path: str, local: Path, max_bytes: i
     if not local.parent.is_dir():
         raise ConfigError(f"cannot download to {local}: the folder {local.parent} is not there.")
     partial = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f".{local.name}-", dir=local.parent))
+
+    def failed(why: str) -> SandboxError:
+        return SandboxFileError(f"sandbox {sandbox.id}: cannot download {path}: {why}")
+
     try:
         process = await sandbox.start(["sh", "-c", 'cd -- "$1" && exec tar -cf - .', "sh", path])
         loop, wait_s = asyncio.get_running_loop(), sandbox.spec.timeout_s
@@ -58,7 +66,7 @@ async def download_folder(sandbox: Sandbox, path: str, local: Path, max_bytes: i
                 continue
             return left_out
 
-        left_out = await _while_running(sandbox, process, work, f"cannot download {path}")
+        left_out = await _while_running(sandbox, process, work, failed)
         os.chmod(partial, 0o755)
         os.rename(partial, local)
         return left_out
@@ -66,8 +74,8 @@ async def download_folder(sandbox: Sandbox, path: str, local: Path, max_bytes: i
         await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
 
 
-async def _while_running(sandbox: Sandbox, process: Process, work: Callable[[], T], what: str) -> T:
-    """Run `work` on a thread, concurrently with a process inside. Raises SandboxFileError for the first that failed."""
+async def _while_running(sandbox: Sandbox, process: Process, work: Callable[[], T], failed: Failed) -> T:
+    """Run `work` on a thread, concurrently with a process inside; what fails first is passed to `failed`."""
     said = asyncio.ensure_future(_complaint(process))
     working = asyncio.ensure_future(asyncio.to_thread(work))
     try:
@@ -80,9 +88,9 @@ async def _while_running(sandbox: Sandbox, process: Process, work: Callable[[], 
             await process.wait()
             reason = await said or str(error) or f"no bytes for {sandbox.spec.timeout_s:g} s"
             ours = isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError)
-            raise (SandboxError if ours else SandboxFileError)(f"sandbox {sandbox.id}: {what}: {reason}") from error
+            raise (SandboxError(f"sandbox {sandbox.id}: {reason}") if ours else failed(reason)) from error
         if status != 0:
-            raise SandboxFileError(f"sandbox {sandbox.id}: {what}: {await said or f'tar ended with {status}'}")
+            raise failed(await said or f"tar ended with {status}")
         return value
     finally:
         process.kill()

@@ -109,6 +109,7 @@ class SandboxConfig(Config):
     network_access: bool = Field(True, description="Of 0.1.14; only network = [hosts] opens one.")
     timeout_minutes: int = Field(60, description="Minutes until it is closed.")
     workdir: str | None = Field(None, description="Directory in which commands run.")
+    writable: list[str] = Field(default_factory=list, description="Empty folders inside to write to, as workdir is.")
     command_timeout: int | None = Field(None, description="Seconds one command may take.")
     packages: list[str] = Field(default_factory=list, description="Python packages to install first.")
     install_timeout: int = Field(300, description="Seconds the installation may take.")

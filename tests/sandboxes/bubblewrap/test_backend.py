@@ -16,7 +16,7 @@ import pytest
 from whet.errors import ConfigError, SandboxError
 from whet.sandboxes.bubblewrap import host as bubblewrap_host
 from whet.sandboxes.bubblewrap.backend import BubblewrapBackend, BubblewrapSandbox
-from whet.sandboxes.protocol import SandboxSpec
+from whet.sandboxes.protocol import ExecResult, SandboxSpec
 
 pytestmark = pytest.mark.usefixtures("bubblewrap")
 Use = Callable[[BubblewrapSandbox], Coroutine[Any, Any, Any]]
@@ -290,6 +290,40 @@ def test_a_folder_of_the_host_can_be_shown_read_only() -> None:
         assert "Read-only file system" in result.stderr
     finally:
         shutil.rmtree(folder)
+
+
+def test_declared_folders_can_be_written_to_within_the_disk() -> None:
+    async def use(sandbox: BubblewrapSandbox) -> tuple[bytes, ExecResult]:
+        await sandbox.write("/app/deep/file", b"kept")
+        await sandbox.upload(Path(__file__).parent, "/logs/verifier/tests")
+        full = "cat /dev/zero > /app/big; rm /app/big; ls /logs/verifier/tests/test_backend.py; touch /logs/other"
+        return await sandbox.read("/app/deep/file"), await sandbox.exec(full, cwd="/app")
+
+    spec = SandboxSpec(writable=["/app", "/logs/verifier"], disk_bytes=4 << 20)
+    kept, result = inside(use, spec)
+    assert kept == b"kept"
+    assert "No space left" in result.stderr
+    assert result.stdout == "/logs/verifier/tests/test_backend.py\n"
+    assert "/logs/other" in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("path", ["app", "/", "/usr/local", "/etc", "/tmp/x", "/home/user", "/a/../b", "/var"])
+def test_a_writable_folder_of_the_system_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="writable="):
+        SandboxSpec(writable=[path])
+
+
+@pytest.mark.parametrize("path", ["/tests/test.sh", "/usr/share/x"])
+def test_a_path_that_is_read_only_for_everything_is_no_failure_of_the_code(path: str) -> None:
+    async def use(sandbox: BubblewrapSandbox) -> list[type]:
+        with pytest.raises(SandboxError) as written:
+            await sandbox.write(path, b"x")
+        with pytest.raises(SandboxError) as uploaded:
+            await sandbox.upload(Path(__file__).parent, path)
+        assert "in `writable`" in str(written.value)
+        return [written.type, uploaded.type]
+
+    assert inside(use) == [SandboxError, SandboxError]
 
 
 def test_a_started_process_that_runs_out_of_memory_is_counted() -> None:

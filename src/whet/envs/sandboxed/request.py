@@ -36,6 +36,7 @@ class CreateSandboxRequest(BaseModel):
     origin: str | None = Field(None, description="Address and port that http://127.0.0.1:3128 inside leads to.")
     network_idle_s: float = Field(60, gt=0, description="Seconds without a byte before a connection is ended.")
     read_only: dict[str, str] = Field({}, description="Absolute path inside: folder of the host shown there.")
+    writable: list[str] = Field([], description="Absolute paths of empty folders inside that can be written to.")
     team_id: str | None = Field(None, description="Of a hosted service; without meaning here.")
     advanced_configs: Any = Field(None, description="Of a hosted service; without meaning here.")
     labels: list[str] = Field([], description="Kept with the request; whet's sandboxes have no labels.")
@@ -77,6 +78,7 @@ def spec_of(request: CreateSandboxRequest, timeout_s: float, output_bytes: int) 
         network_idle_s=request.network_idle_s,
         env=dict(request.environment_vars or {}),
         read_only=dict(request.read_only),
+        writable=tuple(request.writable),
     )
 
 

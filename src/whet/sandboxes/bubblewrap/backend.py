@@ -27,7 +27,6 @@ from whet.sandboxes.base import SandboxBase
 from whet.sandboxes.bubblewrap import cgroups
 from whet.sandboxes.bubblewrap.command import (
     GUEST,
-    HOME,
     OWN_FILES,
     Descriptors,
     arguments,
@@ -43,7 +42,7 @@ from whet.sandboxes.network.dial import Dialer
 from whet.sandboxes.network.proxy import AllowListProxy
 from whet.sandboxes.permits import Permits
 from whet.sandboxes.processes import GuestProcess, pipes
-from whet.sandboxes.protocol import SandboxSpec
+from whet.sandboxes.protocol import HOME, SandboxSpec
 
 START_S = 30.0
 CLOSE_S = 10.0

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from whet.sandboxes.bubblewrap.launch import DISK, TERMINALS
 from whet.sandboxes.bubblewrap.layout import Layout
 from whet.sandboxes.network.allow_list import PROXY_HOST, PROXY_PORT, AllowList
-from whet.sandboxes.protocol import SandboxSpec
+from whet.sandboxes.protocol import HOME, SandboxSpec
 
 if TYPE_CHECKING:
     from whet.sandboxes.bubblewrap.host import Host
 
-HOME = "/home/user"
 GUEST = "/run/whet/guest.py"
 UID = 1000
 RESERVED_BYTES = 128 << 20  # of a sandbox's memory, that files cannot take
@@ -108,6 +107,10 @@ def arguments(spec: SandboxSpec, fds: Descriptors, host: Host) -> list[str]:
         args += ["--perms", "0755", "--size", str(room(spec, host.memory_is_grouped).size), "--tmpfs", "/home"]
     args += ["--perms", "0700", "--dir", HOME, "--perms", "1777", "--dir", "/home/tmp"]
     args += ["--symlink", "home/tmp", "/tmp", "--dir", "/var", "--symlink", "../home/tmp", "/var/tmp"]
+    for number, path in enumerate(spec.writable):  # on the same tmpfs as home, so that one limit covers all
+        folder = f"/home/writable/{number}"
+        args += ["--perms", "0700", "--dir", "/home/writable", "--perms", "0700", "--dir", folder]
+        args += ["--symlink", folder, path]
     args += [*host.layout.seal(), "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME]
     args += ["--info-fd", str(fds.info), "--block-fd", str(fds.block), "--seccomp", str(fds.seccomp)]
     proxy = [str(PROXY_PORT)] if spec.has_network else []

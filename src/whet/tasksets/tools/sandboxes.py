@@ -14,9 +14,9 @@ from typing import Any
 
 from whet.envs.sandboxed.client import CommandResponse, ReadFileResponse, SandboxClient
 from whet.envs.sandboxed.packages import Packages
-from whet.envs.sandboxed.request import CreateSandboxRequest, spec_of
+from whet.envs.sandboxed.request import WITHOUT_IMAGES, CreateSandboxRequest, spec_of
 from whet.errors import ConfigError, SandboxError
-from whet.sandboxes.protocol import MIB, Sandbox
+from whet.sandboxes.protocol import MIB, Sandbox, can_be_writable
 from whet.sandboxes.registry import default_backend
 from whet.tasksets.config import SandboxConfig
 
@@ -83,17 +83,25 @@ class SandboxOwner:
         return float(self.config.command_timeout or COMMAND_S)
 
     @property
+    def _backend(self) -> str:
+        return default_backend() if self._client is None else self._client.backend
+
+    @property
     def is_boundary(self) -> bool:
         """Whether these sandboxes isolate their programs from the host."""
-        return (default_backend() if self._client is None else self._client.backend) != "subprocess"
+        return self._backend != "subprocess"
 
     def _request(self) -> CreateSandboxRequest:
         config = self.config
-        return CreateSandboxRequest(
+        request = CreateSandboxRequest(
             name=self._name,
             docker_image=config.image if "image" in config.model_fields_set else None,
             **config.model_dump(include=set(CreateSandboxRequest.model_fields)),
         )
+        shows_image = request.docker_image is not None and self._backend not in WITHOUT_IMAGES  # it may hold workdir
+        if config.workdir is not None and self.is_boundary and not shows_image and can_be_writable(config.workdir):
+            request.writable = list(dict.fromkeys((config.workdir, *config.writable)))
+        return request
 
     async def make(self, origin: str | None = None) -> ToolSandbox:
         """A new sandbox; `origin` is an address and port that it reaches besides the hosts of its config.
