@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -85,3 +86,16 @@ def test_sample_run_finishes_and_outlives_the_service(up: Any) -> None:
     found = second.ask("GET", f"/runs/{run['id']}").json()
     assert (found["attempt"], found["step"], len(found["attempts"])) == (1, 8, 1)
     assert second.ask("GET", "/audit/verification").json()["intact"] is True
+
+
+def test_port_of_deployments_is_held_before_there_is_one(up: Any) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    first = up("--deployments-port", str(port))
+    assert first.address
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    answer = httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=PATIENCE_S)  # the connection starts them
+    assert answer.status_code == 401
+    assert sorted(first.parts()) == ["api", "deployments", "runner"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,13 +18,15 @@ from whet.hub.domain.audit import record
 from whet.hub.domain.cipher import Cipher, read_keys
 from whet.hub.domain.hub import Hub
 from whet.hub.policy import Scope
-from whet.hub.storage.database import Database, migrate
+from whet.hub.storage.database import Database, database_url, migrate
 from whet.hub.storage.store import FileStore
 from whet.hub.storage.tables import Account, HubState
 
 PROOF, PROOF_OF = "whet hub", "the key of this hub"
 ADMINISTRATOR = "hub-admin"
 UPSTREAM = "https://pypi.org/simple/"
+OTHERS = 0o077
+"""The rights of a folder or a file that are not its owner's."""
 
 
 @contextlib.contextmanager
@@ -35,6 +38,9 @@ def open_hub(
     Raises `ConfigError` where another server has it, or where it cannot be used.
     """
     with _locked(data):
+        file = database_file(data, database)
+        if file is not None:
+            _keep_database_private(file)
         opened = Database(database or f"sqlite:///{data / 'hub.sqlite'}")
         try:
             migrate(opened)
@@ -54,7 +60,7 @@ def open_hub(
 @contextlib.contextmanager
 def _locked(data: Path) -> Iterator[None]:
     try:
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep_private(data)
         descriptor = os.open(data / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise ConfigError(
@@ -68,6 +74,52 @@ def _locked(data: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def keep_private(data: Path) -> None:
+    """Make a hub's folder, or take away what other users of the machine may do in one that is there.
+
+    Raises `ConfigError` for a folder that is not the hub's alone, and `OSError`.
+    """
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mode = data.stat().st_mode
+    if not mode & OTHERS:
+        return
+    own = not any(data.iterdir()) or any((data / name).exists() for name in ("hub.sqlite", "secrets.key", "lock"))
+    if mode & stat.S_ISVTX or not own:
+        raise ConfigError(
+            f"other users may read the folder {data}, and it has files that are not the hub's. Name a folder of its "
+            f"own with --data, or close this one: chmod 700 {data}"
+        )
+    _close(data, 0o700)
+
+
+def database_file(data: Path, url: str | None) -> Path | None:
+    """Where SQLite keeps the database; None for another kind and for one in memory."""
+    if url is None:
+        return data / "hub.sqlite"
+    parsed = database_url(url)
+    named = parsed.database if parsed.get_backend_name() == "sqlite" else None
+    return Path(named).absolute() if named and named != ":memory:" else None
+
+
+def _keep_database_private(file: Path) -> None:
+    """Of this user alone, with its journals, which get the rights of the file. Raises `ConfigError`."""
+    with contextlib.suppress(FileExistsError, FileNotFoundError, PermissionError):
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
+    for path in (file, *(file.with_name(file.name + end) for end in ("-wal", "-shm", "-journal"))):
+        if path.exists() and path.stat().st_mode & OTHERS:
+            _close(path, 0o600)
+
+
+def _close(path: Path, mode: int) -> None:
+    try:
+        path.chmod(mode)
+    except OSError as error:
+        raise ConfigError(
+            f"other users may read {path}, and this user cannot change that ({error.strerror}). As its owner: "
+            f"chmod {mode:o} {path}"
+        ) from None
 
 
 def _prove_key(hub: Hub) -> None:

@@ -46,7 +46,11 @@ def serve_api(config: ApiConfig, on_ready: Callable[[str, str | None], None]) ->
     allowed = networks(config.webhook_allow)
     data = config.data.expanduser().absolute()
     opened = open_service(data, config.database, config.storage, config.upstream, tries=config.actions)
-    with _listening(config) as listening, opened as (service, token), contextlib.ExitStack() as stack:
+    with (
+        given_or_listen(config.host, config.port) as listening,
+        opened as (service, token),
+        contextlib.ExitStack() as stack,
+    ):
         app = create_service_app(service)
         app.state.webhook_networks = allowed
         stack.callback(app.state.dashboard_data.close)
@@ -60,6 +64,7 @@ def serve_api(config: ApiConfig, on_ready: Callable[[str, str | None], None]) ->
         answer(app, listening, lambda: on_ready(address_of(listening), token))
 
 
-def _listening(config: ApiConfig) -> socket.socket:
+def given_or_listen(host: str, port: int) -> socket.socket:
+    """The socket that `whet service up` passes on, else one that listens from now on."""
     given = os.environ.pop(LISTENING, None)
-    return socket.socket(fileno=int(given)) if given is not None else listen(config.host, config.port)
+    return socket.socket(fileno=int(given)) if given is not None else listen(host, port)

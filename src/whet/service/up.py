@@ -1,6 +1,7 @@
 """`whet service up`: API, runner and deployments as processes of their own, started again when they end.
 
-The address is listened on here and passed to the API, so that requests wait while it starts again. A part learns by
+Both addresses are listened on here and passed to the API and to deployments: requests wait while those start again, and
+no other process takes a port of the service meanwhile. A part learns by
 a pipe that this process is gone (`parent.py`). It holds no run: they outlive all of it.
 """
 
@@ -10,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -68,6 +70,8 @@ class Part:
     began: float = 0.0
     failures: int = 0
     next_at: float = 0.0
+    wanted_for: socket.socket | None = None
+    """Deployments: the socket that listens for them; the first deployment or the first connection starts them."""
 
     def start(self, pipe: int) -> subprocess.Popen[str]:
         """Start it, in a session of its own: Ctrl-C of the terminal is for the parent alone."""
@@ -107,8 +111,13 @@ def run_service(config: UpConfig, on_ready: Ready, say: Say) -> None:
     """
     data = config.data.expanduser().absolute()
     stop = threading.Event()
-    with listen(config.host, config.port) as listening, _alone(data), _pipe() as pipe:
-        parts = _parts(config, data, listening)
+    with (
+        listen(config.host, config.port) as listening,
+        _deployments_socket(config) as deployments,
+        _alone(data),
+        _pipe() as pipe,
+    ):
+        parts = _parts(config, data, listening, deployments)
         before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             token = _first(parts[0], pipe, stop)
@@ -123,7 +132,14 @@ def run_service(config: UpConfig, on_ready: Ready, say: Say) -> None:
                 signal.signal(number, handler)
 
 
-def _parts(config: UpConfig, data: Path, listening: socket.socket) -> list[Part]:
+def _deployments_socket(config: UpConfig) -> socket.socket:
+    try:
+        return listen(config.host, config.deployments_port)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("--port", "--deployments-port")) from None
+
+
+def _parts(config: UpConfig, data: Path, listening: socket.socket, deployments: socket.socket) -> list[Part]:
     """The API first: it makes what the others need."""
     shared = ["--data", str(data), *(["--database", config.database] if config.database else [])]
     storage = ["--storage", config.storage] if config.storage else []
@@ -141,8 +157,9 @@ def _parts(config: UpConfig, data: Path, listening: socket.socket) -> list[Part]
             str(config.device_hour_price),
         ]
         parts.append(Part("runner", ["runner", *shared, *storage, "--isolation", config.isolation, *prices]))
-    port = str(config.deployments_port)
-    parts.append(Part(DEPLOYMENTS, ["deployments", *shared, "--host", config.host, "--port", port]))
+    number = deployments.fileno()
+    words = ["deployments", *shared, "--host", config.host]
+    parts.append(Part(DEPLOYMENTS, words, (number,), {LISTENING: str(number)}, wanted_for=deployments))
     return parts
 
 
@@ -181,8 +198,8 @@ def _keep(parts: Sequence[Part], data: Path, pipe: int, stop: threading.Event, s
 
 
 def _is_wanted(part: Part, data: Path) -> bool:
-    """Deployments are served from the first one on."""
-    if part.name != DEPLOYMENTS:
+    """Deployments are served from the first one, or from the first connection, on."""
+    if part.wanted_for is None or select.select([part.wanted_for], [], [], 0.0)[0]:
         return True
     with contextlib.suppress(FileNotFoundError):
         return any(entry.is_dir() for entry in os.scandir(data / DEPLOYMENTS))
@@ -208,8 +225,10 @@ def _stop(parts: Sequence[Part]) -> None:
 @contextlib.contextmanager
 def _alone(data: Path) -> Iterator[None]:
     """Raises `ConfigError` where another `whet service up` runs on this folder, or where it cannot be written."""
+    from whet.hub.opening import keep_private
+
     try:
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep_private(data)
         descriptor = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigError(f"the folder {data} cannot be written ({error.strerror}). Name another --data.") from error

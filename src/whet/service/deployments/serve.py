@@ -19,8 +19,9 @@ from pydantic import Field
 
 from whet.config import Option, StrictModel
 from whet.errors import ConfigError
-from whet.gateway.serve import event_loop_factory, listen
+from whet.gateway.serve import event_loop_factory
 from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, check_device
+from whet.service.serve import given_or_listen
 
 if TYPE_CHECKING:
     from whet.gateway.app import Gateway
@@ -79,7 +80,7 @@ def serve(config: DeploymentsConfig, on_ready: Callable[[str], None]) -> None:
     import_parts()
     with (
         joined_database(data, config.database) as database,
-        listen(config.host, config.port) as listening,
+        given_or_listen(config.host, config.port) as listening,
         asyncio.Runner(loop_factory=event_loop_factory()) as runner,
     ):
         folder = data / "deployments"
