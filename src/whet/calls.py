@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import Any, get_origin
 
 from whet.errors import WhetError
 
+_WHET = os.path.dirname(__file__) + os.sep
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -117,7 +120,18 @@ def _bare(function: Callable[..., Any]) -> Any:
     return bare if hasattr(bare, "__module__") and hasattr(bare, "__code__") else type(bare)
 
 
+def place_of(error: BaseException) -> str:
+    """`file.py:12`, the innermost line of the traceback outside of whet and the standard library; empty if none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        library = frame.filename.startswith(_LIBRARY) and "site-packages" not in frame.filename
+        if not (library or frame.filename.startswith((_WHET, "<frozen"))):
+            return f"{frame.filename}:{frame.lineno}"
+    return ""
+
+
 def _file_of(function: Callable[..., Any]) -> str:
+    if isinstance(function, type):
+        return str(getattr(sys.modules.get(function.__module__), "__file__", None) or "")
     bare = _bare(function)
     code = getattr(bare, "__code__", None) or getattr(getattr(bare, "__call__", None), "__code__", None)  # noqa: B004
     return str(code.co_filename) if code is not None else ""
@@ -128,13 +142,15 @@ def is_awaitable(value: Any) -> bool:
     return hasattr(value, "__await__")
 
 
-def describe(error: BaseException, function: Callable[..., Any] | None = None) -> str:
+def describe(error: BaseException, code: Callable[..., Any] | None = None) -> str:
     """`ValueError: text (file.py:12)`, with the innermost line of the traceback.
 
-    Where that line is a library's and `function` is given, the innermost line in the file of `function` precedes it.
+    Where that line is a library's and `code` (a function, or the class of an environment) is given, the innermost line
+    in the folder of `code` precedes it.
     """
     lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    folder = os.path.dirname(_file_of(function)) if function is not None else ""
+    folder = os.path.dirname(_file_of(code)) if code is not None else ""
+    folder = "" if folder.startswith(_WHET) else folder
     own = [line for line in lines if folder and os.path.dirname(line[0]) == folder]
     shown = [f"{file}:{number}" for file, number in dict.fromkeys([*own[-1:], *lines[-1:]])]
     where = f" ({', in '.join(shown)})" if shown else ""

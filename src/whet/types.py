@@ -310,6 +310,7 @@ class GenerateMetadata(TypedDict):
     avg_metrics: dict[str, float]
     avg_error: float
     num_errors: int
+    error_examples: dict[str, str]  # by class of error, what one of its rollouts says
     pass_at_k: dict[str, float]
     pass_all_k: dict[str, float]
     pass_threshold: float

@@ -55,7 +55,7 @@ ENVIRONMENTS = (
     Expected(3, "other errors are not tried again", UNSCORED),
     Expected(3, "stop_errors*", UNSCORED),
     Expected(3, "a group in which one rollout failed is scored without it", UNSCORED),
-    Expected(3, "*", ("metadata*.num_errors",)),
+    Expected(3, "*", ("metadata*.num_errors", "metadata*.error_examples*", "rows*.error.message")),
     Expected(4, "an error of another kind in*", ("runs",)),
     Expected(4, "an error in update_tool_args", ("runs",)),
     Expected(
@@ -96,6 +96,7 @@ ENVIRONMENTS = (
 )
 
 FUNCTIONS = (
+    Expected(3, "helpers for errors", (".*.message",)),
     Expected(16, "messages are read from dicts and text", (".18",)),
     Expected(22, "the schema of numbers", ("parameters.properties.b.description",)),
     Expected(22, "the schema of collections", ("",)),
@@ -109,7 +110,7 @@ FUNCTIONS = (
 
 PACKAGES = (
     Expected(1, "*", ("states.*.advantage", "states.*.trajectory.*.reward")),
-    Expected(3, "*", ("metadata*.num_errors",)),
+    Expected(3, "*", ("metadata*.num_errors", "metadata*.error_examples*", "rows*.error.message")),
     Expected(13, "*", ("*sampling_args.n", "*sampling_args.extra_body")),
     Expected(14, "*", ("metadata*.version_info.*",)),
     Expected(27, "a mixture of reasoning-gym*", ("*.metrics.num_turns", "metadata.avg_metrics.num_turns")),

@@ -23,6 +23,12 @@ def pairs_text(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value}" for name, value in shown)
 
 
+def error_lines(examples: Mapping[str, str], most: int = 5) -> list[str]:
+    """`ModelError: what one rollout said`, a line for each of the first kinds of error, safe for a terminal."""
+    lines = [f"{safe_text(kind, 80)}: {safe_text(text, 600)}" for kind, text in list(examples.items())[:most]]
+    return [*lines, f"and {len(examples) - most} more kinds"] if len(examples) > most else lines
+
+
 def usage_text(usage: Mapping[str, float]) -> str:
     """`1,200 in, 30 out, $0.0040`: tokens of a model, and dollars where they are known."""
     parts = [f"{usage.get('input_tokens', 0):,.0f} in", f"{usage.get('output_tokens', 0):,.0f} out"]

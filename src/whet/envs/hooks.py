@@ -76,7 +76,7 @@ class Hooked(ABC):
             state["sandbox_failure"] = str(error)
             return
         if not isinstance(error, Error):
-            wrapped = EnvError(f"{where} raised {describe(error)}")
+            wrapped = EnvError(f"{where} raised {describe(error, type(self))}")
             wrapped.__cause__ = error
             error = wrapped
         if state.get("error") is None:

@@ -114,6 +114,7 @@ def score_rows(
         metrics={name: mean.value or 0.0 for name, mean in sorted(totals.metrics.items())},
         rollouts=totals.num_rollouts,
         errors=totals.num_errors,
+        error_examples=totals.error_examples,
         rows=rows,
         pass_at_k=totals.passes.compute()[0],
         by_task={task: mean.value or 0.0 for task, mean in by_task.items()},

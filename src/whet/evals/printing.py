@@ -10,7 +10,7 @@ from rich.text import Text
 
 from whet.display.columns import LABEL, print_fact, print_rows
 from whet.display.picture import sample_panel
-from whet.display.text import number, pairs_text, usage_text
+from whet.display.text import error_lines, number, pairs_text, usage_text
 from whet.evals.analysis.compare import Comparison
 from whet.evals.analysis.readiness import Readiness
 from whet.evals.analysis.statistics import MeanInterval, Percentiles
@@ -66,6 +66,7 @@ def summary_lines(summary: EvalSummary) -> list[tuple[str, str]]:
     if summary.errors:
         kinds = pairs_text(summary.error_kinds)
         lines.append(("errors", f"{summary.errors} of {summary.rollouts} rollouts ({kinds}), left out of the means"))
+        lines += [("", line) for line in error_lines(summary.error_examples)]
     if summary.truncated_frac:
         lines.append(("truncated", f"{summary.truncated_frac:.0%} of the rollouts were cut off"))
     if summary.parse_failed_frac:
@@ -170,6 +171,9 @@ def print_table(summaries: Sequence[EvalSummary], console: Console | None = None
     for position, summary in enumerate(summaries, start=1):
         for line in summary.readiness.advice:
             advice.setdefault(line, []).append(str(position))
+    for position, summary in enumerate(summaries, start=1):
+        for line in error_lines(summary.error_examples):
+            print_fact("errors", f"{position}: {line}", console)
     for line, numbers in advice.items():
         print_fact(", ".join(numbers), line, console)
     for position, summary in enumerate(summaries, start=1):

@@ -179,7 +179,7 @@ class _Attempts:
         except Error as raised:
             error = raised
         except Exception as raised:
-            error = EnvError(f"{name}.rollout raised {describe(raised)}")
+            error = EnvError(f"{name}.rollout raised {describe(raised, type(self.env))}")
             error.__cause__ = raised
         return failed_state(row, self.client, self.model, args, error)
 

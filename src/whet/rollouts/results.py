@@ -15,6 +15,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, cast
 
+from whet.calls import place_of
 from whet.clients.usage import JUDGE_USAGE, UsageTotals, context_tokens, usage_of
 from whet.errors import ConfigError, RunError
 from whet.runs.directory import METADATA as METADATA
@@ -23,6 +24,8 @@ from whet.types import RolloutOutput, State
 
 RESULTS = "results.jsonl"
 ANOTHER_PATH = "Make room or choose another results_path, then run the same command to continue."
+LONGEST_MESSAGE = 1000
+"""Characters that are kept of what an error says: a model or an environment may have written it."""
 logger = logging.getLogger(__name__)
 
 
@@ -85,7 +88,10 @@ def output_messages(messages: Any) -> Any:
 
 
 def error_info(error: BaseException) -> dict[str, str]:
-    """An error and its causes: the class, then the chain as `repr` and as class names."""
+    """An error and its causes: the class, the chain as `repr` and as class names, and `message`, one sentence.
+
+    The message has the file and line where the environment's code raised the error.
+    """
     chain: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None:
@@ -95,7 +101,30 @@ def error_info(error: BaseException) -> dict[str, str]:
         "error": type(error).__name__,
         "error_chain_repr": " -> ".join(map(repr, chain)),
         "error_chain_str": " -> ".join(type(link).__name__ for link in chain),
+        "message": _message(chain),
     }
+
+
+def _message(chain: Sequence[BaseException]) -> str:
+    said: list[str] = []
+    for link in chain[:4]:
+        text = " ".join(str(link).split())[:LONGEST_MESSAGE]
+        if text and not any(text in other for other in said):
+            said.append(text)
+    place = place_of(chain[0])
+    text = ": ".join(said) or type(chain[0]).__name__
+    return text if not place or place in text else f"{text} ({place})"
+
+
+def error_message(row: Mapping[str, Any]) -> str | None:
+    """What went wrong with the rollout of a row, in one sentence; None where nothing did.
+
+    Rows that have no message, which older versions wrote, give their chain.
+    """
+    error = row.get("error")
+    if not isinstance(error, Mapping):
+        return None if error is None else str(error)[:LONGEST_MESSAGE]
+    return str(error.get("message") or error.get("error_chain_repr") or error.get("error"))[:LONGEST_MESSAGE]
 
 
 def save_metadata(directory: Path, metadata: Mapping[str, Any]) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whet.clients.usage import JUDGE_USAGE
+from whet.rollouts.results import error_message
+from whet.system.redaction import redacted
 from whet.types import TokenUsage
 
 
@@ -83,6 +85,7 @@ class Totals:
         self.num_truncated = 0  # of those that did not fail
         self.judges: dict[str, Mean] = defaultdict(Mean)
         self._kinds: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
         self.passes = PassAtK(rollouts_per_example, pass_threshold)
 
     def add(self, outputs: Iterable[Mapping[str, Any]]) -> None:
@@ -94,14 +97,26 @@ class Totals:
                 self.judges[name].add(used)
             if (error := output.get("error")) is not None:
                 self.num_errors += 1
-                kind = str(error.get("error"))
-                self._kinds[kind if kind in self._kinds or len(self._kinds) < KINDS_OF_ERROR else "others"] += 1
+                self._count_error(str(error.get("error")), redacted(error_message(output) or ""))
                 continue
             self.num_truncated += bool(output.get("is_truncated"))
             self.reward.add(output["reward"])
             for name, value in output["metrics"].items():
                 self.metrics[name].add(value)
             self.passes.add(output["example_id"], output["reward"])
+
+    def _count_error(self, kind: str, message: str) -> None:
+        kind = kind if kind in self._kinds or len(self._kinds) < KINDS_OF_ERROR else "others"
+        self._kinds[kind] += 1
+        self._examples[kind] = min(message, self._examples.get(kind, message))  # the same in whatever order
+
+    @property
+    def error_examples(self) -> dict[str, str]:
+        """What one rollout of each class of error says (`error_message`), in the order of `error_kinds`.
+
+        Untrusted text: show it in a terminal through `safe_text`, on a page escaped.
+        """
+        return {kind: self._examples[kind] for kind in self.error_kinds}
 
     @property
     def error_kinds(self) -> dict[str, int]:
@@ -129,6 +144,7 @@ class Totals:
             "avg_metrics": {name: mean.value for name, mean in self.metrics.items()},
             "avg_error": self.num_errors / self.num_rollouts if self.num_rollouts else 0.0,
             "num_errors": self.num_errors,
+            "error_examples": self.error_examples,
             "pass_at_k": pass_at_k,
             "pass_all_k": pass_all_k,
             "usage": usage,
@@ -189,4 +205,5 @@ class EvalScore:
     rows: list[dict[str, Any]] = field(default_factory=list)  # rollout rows; empty once they are written down
     pass_at_k: dict[str, float] = field(default_factory=dict)  # by k; empty where a task is attempted once
     by_task: dict[str, float] = field(default_factory=dict)  # mean reward by example_id, of tasks that did not fail
+    error_examples: dict[str, str] = field(default_factory=dict)  # a sentence for each class of error
     members: list[EvalScore] = field(default_factory=list)  # of an EnvGroup: `environment` is `<group>/<member>`

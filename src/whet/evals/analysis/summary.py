@@ -48,6 +48,7 @@ class EvalSummary:
     rollouts: int
     errors: int
     error_kinds: dict[str, int]  # by class of error, most frequent first
+    error_examples: dict[str, str]  # by class of error, what one of its rollouts says: untrusted text, one sentence
     truncated_frac: float | None  # of the rollouts that did not fail
     parse_failed_frac: float | None  # of the rollouts whose answer a parser was to read
     reward: MeanInterval | None  # None where every rollout failed
@@ -182,6 +183,7 @@ class SummaryBuilder:
             rollouts=self._totals.num_rollouts,
             errors=averages["num_errors"],
             error_kinds=self._totals.error_kinds,
+            error_examples=averages["error_examples"],
             truncated_frac=self._totals.num_truncated / scored if scored else None,
             parse_failed_frac=parse_failed_frac,
             reward=clustered_mean(self.rewards),

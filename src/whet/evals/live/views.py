@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from whet.display.picture import bar, labelled, one_line, rate_text, sample_panel, times_text
-from whet.display.text import number, pairs_text, usage_text
+from whet.display.text import error_lines, number, pairs_text, usage_text
 from whet.evals.analysis.statistics import MeanInterval
 from whet.evals.live.progress import EvalProgress, Progress, SessionProgress
 from whet.evals.observer import PlannedEval
@@ -99,6 +99,7 @@ def _details(one: EvalProgress, width: int, sampling: str) -> list[Text]:
         lines.append(labelled("members", ", ".join(each)))
     if totals.num_errors:
         lines.append(labelled("errors", _errors(one), "red"))
+        lines += [one_line(f"  {line}", "red") for line in error_lines(totals.error_examples, 3)]
     if averages["avg_metrics"]:
         lines.append(labelled("metrics", pairs_text(dict(sorted(averages["avg_metrics"].items())))))
     if averages["pass_at_k"]:

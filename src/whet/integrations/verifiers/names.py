@@ -41,6 +41,7 @@ class ErrorInfo(TypedDict):
     error: str
     error_chain_repr: str
     error_chain_str: str
+    message: str
 
 
 class RolloutScore(TypedDict):

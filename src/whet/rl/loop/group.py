@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from whet.calls import place_of
 from whet.rl.data.curriculum import DrawnTask
+from whet.system.redaction import redacted
 from whet.types import State
 
 Rejection = Literal["errored", "too little variance", "too old"]
@@ -66,6 +68,11 @@ class Tally:
     lost_lengths: list[float] = field(default_factory=list)  # sampled tokens of rollouts too old to be trained
 
     @property
+    def failures(self) -> dict[str, str]:
+        """By environment, the most frequent of its errors."""
+        return {environment: redacted(error) for (environment, error), _ in reversed(self.errors.most_common())}
+
+    @property
     def replaced(self) -> int:
         return sum(self.rejected.values())
 
@@ -86,7 +93,8 @@ def describe_error(error: BaseException) -> str:
         text = " ".join(str(link).split())
         parts.append(f"{type(link).__name__}: {text[:300]}" if text else type(link).__name__)
         link = link.__cause__
-    return " <- ".join(parts)
+    place, text = place_of(error), " <- ".join(parts)
+    return text if not place or place in text else f"{text} ({place})"
 
 
 def zero_variance_fraction(groups: Sequence[Group]) -> float:

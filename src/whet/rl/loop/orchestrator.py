@@ -101,7 +101,7 @@ class Orchestrator(TrainingLoop):
                     step, learned.groups, learned.tally, learned.advantages, metrics, self._token_details(learned)
                 )
             )
-        self.monitor.step(StepReport(step, metrics, sample))
+        self.monitor.step(StepReport(step, metrics, sample, learned.tally.failures))
 
     async def _recorded(self) -> None:
         """Wait until the last step is on record, which is written while the learner is at the next one."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from whet.display.text import error_lines
 from whet.rl.doctor import LiveDoctor
 from whet.rl.monitors.jsonl import EVALS, read_evaluations
 from whet.rl.monitors.progress import RunProgress
@@ -49,12 +50,15 @@ class ConsoleMonitor(RunView, Monitor):
     def step(self, report: StepReport) -> None:
         if self.progress is None:
             return
+        new = {name: text for name, text in report.failures.items() if self.progress.failures.get(name) != text}
         with self.lock:
             self.progress.on_step(report)
         if self._doctor is not None:
             self._examine(lambda doctor: doctor.step(report.step, report.metrics))
         self.changed()
         self.line(step_line(self.progress))
+        for line in error_lines(new):
+            self.line(f"rollouts fail: {line}")
 
     def rewound(self, step: int) -> None:
         if self.progress is None:
@@ -111,6 +115,9 @@ class ConsoleMonitor(RunView, Monitor):
         errors = sum(score.errors for report in (before, after) if report for score in report.scores)
         if errors:
             self.print(f"{errors} errored rollouts are left out of these means.")
+            examples = [score.error_examples for report in (before, after) if report for score in report.scores]
+            for line in error_lines({kind: text for one in examples for kind, text in one.items()}):
+                self.print(f"  {line}")
 
     def draw(self, width: int, height: int, footer: str) -> RenderableType:
         return "" if self.progress is None else live_view(self.progress, width, height, footer, self.sampling())

@@ -5,7 +5,8 @@
                      "sampling": "temperature 1", "reward": ..., "metrics": {...}, "rollouts": 256, "errors": 0,
                      "pass@k": {"1": ..., "2": ..., "4": ...}, "tasks": {"0": 0.25, ...}}   one line a score
 
-`tasks` are mean rewards by example_id; of an `EnvGroup`, `members` has the same numbers for each member.
+`tasks` are mean rewards by example_id; `error_examples`, where rollouts failed, has a sentence for each class of error;
+of an `EnvGroup`, `members` has the same numbers for each member.
 
 These files are part of the run's record, not a view of it: an error here (no disk left) stops the run. A number that
 is not finite is written as null.
@@ -67,6 +68,7 @@ def _score(row: dict[str, Any]) -> EvalScore:
         row["errors"],
         pass_at_k=row.get("pass@k", {}),
         by_task=row.get("tasks", {}),
+        error_examples=row.get("error_examples", {}),
         members=[_score({**row, "members": (), **member}) for member in row.get("members", ())],
     )
 
@@ -93,6 +95,7 @@ def _numbers(score: EvalScore) -> dict[str, Any]:
         "metrics": dict(sorted(score.metrics.items())),
         "rollouts": score.rollouts,
         "errors": score.errors,
+        **({"error_examples": score.error_examples} if score.error_examples else {}),
         **({"pass@k": score.pass_at_k} if score.pass_at_k else {}),
         "tasks": score.by_task,
     }

@@ -35,6 +35,7 @@ class RunProgress:
     sample: dict[str, Any] | None = None
     sample_step: int = 0
     evaluations: list[EvalReport] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)  # of the newest step, by environment; untrusted text
     finding: str | None = None  # the most urgent one of the doctor
     started: float = 0.0
     _mark: float = 0.0
@@ -53,7 +54,7 @@ class RunProgress:
         self._seconds.append(now - self._mark)
         self._mark = now
         self.step = report.step
-        self.metrics = report.metrics
+        self.metrics, self.failures = report.metrics, report.failures
         self._add_to_curves(report.metrics)
         if report.sample is not None and now - self._shown_since >= SAMPLE_SECONDS:
             self.sample, self.sample_step, self._shown_since = report.sample, report.step, now

@@ -41,6 +41,7 @@ class StepReport:
     step: int
     metrics: dict[str, float]
     sample: dict[str, Any] | None = None  # one rollout row of this step, as in rollouts/
+    failures: dict[str, str] = field(default_factory=dict)  # by environment, its most frequent error; untrusted text
 
 
 @dataclass(frozen=True, slots=True)

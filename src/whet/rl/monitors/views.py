@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from whet.display.picture import bar, one_line, sample_panel, times_text
-from whet.display.text import number
+from whet.display.text import error_lines, number
 from whet.rl.monitors.progress import LOSSES, Difference, RunProgress, ScoreComparison, compare
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan
 from whet.rollouts.totals import EvalScore
@@ -63,6 +63,7 @@ def live_view(progress: RunProgress, width: int, height: int, footer: str = "", 
         head.append(one_line(sampling, "cyan"))
     if progress.finding is not None:
         head.append(one_line(f"doctor: {safe_text(progress.finding, 400)}", "yellow"))
+    head += [one_line(f"rollouts fail: {line}", "red") for line in error_lines(progress.failures, 2)]
     room = height - len(head) - 4  # the table's head and foot, the line of keys, and a line to spare
     curves = _rewards(progress, width, max(1, room)) if progress.plan.environments else _losses(progress, width)
     parts = [*head, curves]
@@ -158,7 +159,7 @@ def evaluation_line(report: EvalReport) -> str:
     """One evaluation on one line, for logs."""
     scores = ", ".join(
         f"{safe_text(score.environment, 40)} {number(score.reward)} ({score.sampling}){_members(score)}"
-        + (f" {score.errors} errors" if score.errors else "")
+        + (f" {score.errors} errors ({'; '.join(error_lines(score.error_examples, 2))})" if score.errors else "")
         for score in report.scores
     )
     return f"held-out, {report.moment} training (policy version {report.version}): {scores}"
