@@ -1,5 +1,7 @@
 """`GymEnv`: episodes of anything with reset and step. What 0.1.14 does with it too is compared in tests/parity."""
 
+import asyncio
+
 import pytest
 
 import whet
@@ -42,6 +44,30 @@ def test_the_reward_is_the_sum_of_the_steps():
     row = play(["1", "2"])
     assert (row["reward"], row["stop_condition"], row["error"]) == (3.0, "is_done", None)
     assert [message["content"] for message in row["completion"]] == ["1", "1", "2", "3\nEpisode already ended."]
+
+
+class AsyncCounter(Counter):
+    async def reset(self, seed):
+        return super().reset(seed), {}
+
+    async def step(self, action):
+        return super().step(action)
+
+    async def close(self):
+        super().close()
+
+
+def test_reset_step_and_close_may_be_coroutines():
+    row = play(["1", "2"], AsyncCounter)
+    assert (row["reward"], row["prompt"][-1]["content"], row["error"]) == (3.0, "0", None)
+    assert AsyncCounter.opened == AsyncCounter.closed == 2
+
+
+def test_an_asynchronous_gym_can_be_made_on_a_running_event_loop():
+    async def make():
+        return whet.GymEnv(AsyncCounter, num_train_episodes=2, num_eval_episodes=0)
+
+    assert asyncio.run(make()).get_dataset()["question"] == ["0", "1"]
 
 
 def test_training_and_evaluation_have_seeds_of_their_own():

@@ -138,6 +138,14 @@ class TestGames:
         assert found["turns"][::2] == found["turns"][1::2]  # the same deal takes as long each time
         assert len(set(found["turns"])) > 1
 
+    def test_the_reward_of_the_game_counts_where_no_rubric_is_given(self, seen):
+        first_guesses, lost = seen["game_without_rubric"]
+        assert sorted(first_guesses) == [0.0] * 19 + [1.0]
+        assert lost == [0.0]
+
+    def test_a_game_of_two_players_is_refused(self, seen):
+        assert "textarena makes no game 'TicTacToe-v0' of one player" in seen["game_of_two_players"]
+
     def test_a_word_game_whose_words_cannot_be_had_says_how_to_get_them(self, seen):
         assert "python -m nltk.downloader words" in seen["word_game_without_words"]
 

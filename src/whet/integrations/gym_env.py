@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from whet.calls import describe
+from whet.calls import describe, resolve
 from whet.decorators import cleanup, stop
 from whet.envs.multiturn_env import MultiTurnEnv
 from whet.errors import EnvError
 from whet.messages import content_text
 from whet.parsers.parser import Parser
+from whet.rollouts.generate import run_sync
 from whet.rubrics.rubric import Rubric
 from whet.types import Messages, State, UserMessage
 
@@ -26,7 +27,8 @@ StepOut: TypeAlias = tuple[Any, float, bool, dict[str, Any]] | tuple[Any, float,
 
 class StepResetEnv(Protocol):
     """What a `GymEnv` plays. `reset(seed=...)` returns an observation, or one and a dict; `step(action)` returns
-    observation, reward, done and info, or observation, reward, terminated, truncated and info."""
+    observation, reward, done and info, or observation, reward, terminated, truncated and info. Both, and `close`, may
+    be coroutines."""
 
     reset: Callable[..., Any]
     step: Callable[..., Any]
@@ -111,15 +113,19 @@ class GymEnv(MultiTurnEnv):
 
     def gym_to_hf(self) -> tuple[Any, Any]:
         """The rows to train on and to evaluate on, None where there are none; `answer` is the seed of an episode."""
+        rows = run_sync(self._first_observations())
+        return rows[: self.num_train_episodes] or None, rows[self.num_train_episodes :] or None
+
+    async def _first_observations(self) -> list[dict[str, str]]:
         rows = []
         gym = self.env_cls(**self.env_kwargs)
         try:
             for seed in range(self.seed, self.seed + self.num_train_episodes + self.num_eval_episodes):
-                observation, _ = normalize_reset(gym.reset(seed=seed))
+                observation, _ = normalize_reset(await resolve(gym.reset(seed=seed)))
                 rows.append({"question": self.obs_to_text(observation), "answer": str(seed)})
         finally:
-            _close(gym)
-        return rows[: self.num_train_episodes] or None, rows[self.num_train_episodes :] or None
+            await _close(gym)
+        return rows
 
     def obs_to_text(self, obs: Any) -> str:
         return str(obs) if self.obs_to_text_fn is None else self.obs_to_text_fn(obs)
@@ -134,7 +140,7 @@ class GymEnv(MultiTurnEnv):
     async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
         if "gym_env" not in state:
             state["gym_env"] = gym = self.env_cls(**self.env_kwargs)
-            gym.reset(seed=int(state["answer"]))
+            await resolve(gym.reset(seed=int(state["answer"])))
         step = state["trajectory"][-1]
         answer = self.parser.parse_answer(messages)
         try:
@@ -143,7 +149,7 @@ class GymEnv(MultiTurnEnv):
             self.logger.debug("no action: %s", describe(error))
             step["reward"] = 0.0
             return self._end(state, f"Action Parsing Error: {error}")
-        observation, reward, terminated, truncated, info = normalize_step(state["gym_env"].step(action))
+        observation, reward, terminated, truncated, info = normalize_step(await resolve(state["gym_env"].step(action)))
         step["reward"] = reward
         step["extras"]["gym_info"] = info
         text = self.obs_to_text(observation)
@@ -164,10 +170,10 @@ class GymEnv(MultiTurnEnv):
     async def cleanup_env(self, state: State) -> None:
         gym = state.pop("gym_env", None)
         if gym is not None:
-            _close(gym)
+            await _close(gym)
 
 
-def _close(gym: Any) -> None:
+async def _close(gym: Any) -> None:
     close = getattr(gym, "close", None)
     if close is not None:
-        close()
+        await resolve(close())

@@ -33,6 +33,11 @@ def unchanged(observation: str) -> str:
     return observation
 
 
+def game_reward(state: State) -> float:
+    """What the game gave its player; 0 for a game that was not played to its end."""
+    return float(state.get("game_reward") or 0.0)
+
+
 class TextArenaEnv(MultiTurnEnv):
     """A game of the `textarena` package for one player."""
 
@@ -56,7 +61,7 @@ class TextArenaEnv(MultiTurnEnv):
             num_eval_examples: games to evaluate on; other deals, while a word may come up in both.
             system_prompt: put before the rules of the game.
             parser: reads the move; an `XMLParser` of think and guess by default.
-            rubric: scores the conversation.
+            rubric: scores the conversation; otherwise the game's own reward counts.
             feedback_fn: from what the game says to what the model reads.
             seed: of the choice of words or deals.
             kwargs: arguments of `MultiTurnEnv`.
@@ -66,15 +71,17 @@ class TextArenaEnv(MultiTurnEnv):
         self.num_eval_examples = num_eval_examples
         self.seed = seed
         self.feedback_fn = feedback_fn
+        self._scores_itself = rubric is None
         self.ta_env = _make(game)
         self.shared_memo = self.build_shared_memo(self.ta_env)
         dataset, eval_dataset = self.ta_to_hf()
+        parser = parser or XMLParser(["think", "guess"], answer_field="guess")
         super().__init__(
             dataset=dataset,
             eval_dataset=eval_dataset,
             system_prompt=system_prompt,
-            parser=parser or XMLParser(["think", "guess"], answer_field="guess"),
-            rubric=rubric,
+            parser=parser,
+            rubric=rubric or Rubric([game_reward], parser=parser),
             **kwargs,
         )
 
@@ -104,8 +111,7 @@ class TextArenaEnv(MultiTurnEnv):
         state["ta_env"] = game
 
     async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
-        game = state["ta_env"]
-        game.step(str(self.parser.parse_answer(messages)))
+        game = self._play(state, messages)
         if game.state.done:
             response: Messages = [UserMessage(game.state.game_info[0]["reason"])]
             state["final_env_response"] = response
@@ -115,7 +121,18 @@ class TextArenaEnv(MultiTurnEnv):
 
     @cleanup
     async def cleanup_ta_env(self, state: State) -> None:
+        """Drop the game. The move of a last turn that `max_turns` allows is played first: it may have won."""
+        if self._scores_itself and state.get("stop_condition") == "max_turns_reached" and "ta_env" in state:
+            self._play(state, state["trajectory"][-1]["completion"])
         state.pop("ta_env", None)
+
+    def _play(self, state: State, messages: Messages) -> Any:
+        """Play the move in `messages`; returns the game."""
+        game = state["ta_env"]
+        game.step(str(self.parser.parse_answer(messages)))
+        if self._scores_itself and game.state.done:
+            state["game_reward"] = (game.state.rewards or {}).get(0)
+        return game
 
     def _word_rows(self, words: Any, count: int) -> list[dict[str, Any]]:
         if isinstance(words, Mapping):
@@ -149,6 +166,6 @@ def _make(game: str) -> Any:
             f"the game '{game}' needs data of NLTK that could not be downloaded. Fetch it where there is a network: "
             "python -m nltk.downloader words averaged_perceptron_tagger_eng"
         ) from error
-    except (ValueError, ImportError, TypeError) as error:
+    except (ValueError, ImportError, TypeError, AssertionError) as error:
         raise ConfigError(f"textarena makes no game '{game}' of one player: {error}.") from error
     return made

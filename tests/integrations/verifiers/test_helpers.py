@@ -211,17 +211,22 @@ def test_parts_of_messages_become_plain_data_for_rows():
         {"type": "text", "text": "look", "image_url": None},
         {"type": "image_url", "image_url": "http://127.0.0.1/a.png"},
         {"type": "audio", "data": " ZH\nVt ", "format": "WAV"},
+        {"type": "audio", "audio": {"data": "ZHVt", "format": "mp3"}},
         {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
     ]
     message = whet.UserMessage([dict(part) for part in parts[:1]])
-    plain = messages.serialize_message_for_output({"role": "tool", "tool_call_id": "1", "content": parts})
+    plain = messages.serialize_message_for_output(
+        {"role": "tool", "tool_call_id": "1", "content": parts, "audio": {"id": "a1"}}
+    )
     assert plain == {
         "role": "tool",
         "tool_call_id": "1",
+        "audio": {"id": "a1"},
         "content": [
             {"type": "text", "text": "look"},
             {"type": "image_url", "image_url": {"url": "http://127.0.0.1/a.png"}},
             {"type": "input_audio", "input_audio": {"data": "ZHVt", "format": "wav"}},
+            {"type": "input_audio", "input_audio": {"data": "ZHVt", "format": "mp3"}},
             {"type": "text", "text": "[audio]"},
         ],
     }

@@ -55,6 +55,24 @@ def game_by_seed() -> dict[str, Any]:
 
 
 @function
+def game_without_rubric() -> list[list[float]]:
+    """The rewards of every first guess of one deal, and of a game that was lost by two invalid moves."""
+    guesses = [[f"<guess>[{number}]</guess>"] for number in range(1, 21)]
+    rewards = []
+    for scripts in (guesses, [["<guess>[77]</guess>"] * 2]):
+        rewards.append([])
+        for script in scripts:
+            env = whet.TextArenaEnv("GuessTheNumber-v0", num_train_examples=1, seed=3, max_turns=len(script))
+            rewards[-1].append(env.evaluate_sync(whet.ScriptedClient(script), "m")["outputs"][0]["reward"])
+    return rewards
+
+
+@function
+def game_of_two_players() -> str:
+    return said(lambda: whet.TextArenaEnv("TicTacToe-v0"))
+
+
+@function
 def word_game_without_words() -> str:
     return said(lambda: whet.TextArenaEnv("Wordle-v0"))
 

@@ -55,7 +55,7 @@ def serialize_message_for_output(message: Any) -> Any:
     fields = message if isinstance(message, Mapping) else message.model_dump()
     plain: dict[str, Any] = {"role": fields.get("role")}
     plain["content"] = [plain_part for part in content if (plain_part := _plain_part(part)) is not None]
-    for name in ("reasoning_content", "tool_calls", "tool_call_id", "name"):
+    for name in ("reasoning_content", "tool_calls", "tool_call_id", "name", "audio"):
         if fields.get(name) is not None:
             plain[name] = fields[name]
     return plain
@@ -77,8 +77,7 @@ def _plain_part(part: Any) -> Any:
         url = image.get("url") if isinstance(image, Mapping) else image
         return {"type": "image_url", "image_url": {"url": url}} if isinstance(url, str) else None
     if kind in ("input_audio", "audio"):
-        sound = part.get("input_audio") if isinstance(part.get("input_audio"), Mapping) else part
-        assert sound is not None
+        sound = next((part[name] for name in ("input_audio", "audio") if isinstance(part.get(name), Mapping)), part)
         data, form = (re.sub(r"\s+", "", str(sound.get(name) or "")) for name in ("data", "format"))
         if not data or not form:
             return {"type": "text", "text": "[audio]"}
