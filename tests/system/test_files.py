@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from whet.errors import RunError
-from whet.system.files import NOT_INSIDE, LineFile, json_line, open_inside, read_lines, write_whole
+from whet.system.files import LineFile, json_line, read_lines, write_whole
+from whet.system.untrusted import NOT_INSIDE, open_inside
 
 
 def test_numbers_that_are_not_finite_become_null_at_any_depth() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 import tomllib
@@ -29,6 +28,7 @@ from whet.service.domain.usage import IN_PROGRESS
 from whet.service.domain.waiting import Wait, waits
 from whet.service.runner.folders import RunFolder, read_object
 from whet.service.storage.tables import AttemptRow, RunRow
+from whet.system import untrusted
 from whet.viewer.sources import run_directories
 
 RECENTLY_S = 30.0
@@ -128,7 +128,7 @@ class ServiceLibrary:
             owner=row.owner,
             user=row.user,
             model=row.model,
-            base="" if os.path.exists(self._data / "runs" / row.id / "submission" / row.model) else row.model,
+            base="" if untrusted.exists(RunFolder.of(self._data, row.id).submission, row.model) else row.model,
             makes=_makes(row),
             environments=tuple(row.labels),
             reason="; ".join(reasons),
@@ -150,8 +150,8 @@ class ServiceLibrary:
         return tuple(map(str, given)) if isinstance(given, list) else ()
 
     def _file(self, row: RunRow, name: str) -> Path | None:
-        path = self._data / "runs" / row.id / name
-        return path if path.is_file() and not path.is_symlink() else None
+        folder = RunFolder.of(self._data, row.id).path
+        return folder / name if untrusted.is_file(folder, name) else None
 
     def _wait(self, session: Session, row: RunRow) -> Wait:
         """What a queued run waits for; for a list, and for many viewers, it is found once a second."""
@@ -172,8 +172,8 @@ def _process(attempt: AttemptRow | None) -> tuple[int, str] | None:
 
 def run_directory(data: Path, row: RunRow) -> Path | None:
     """Where the data of a run is; None before there is any. Of an evaluation the folder of its results."""
-    path = data / "runs" / row.id / "run"
-    if path.is_symlink() or not path.is_dir():
+    path = RunFolder.of(data, row.id).run
+    if not untrusted.is_folder(path.parent, path.name):
         return None
     if row.kind == "evaluation":
         return next((found for found, _ in run_directories(path)), None)

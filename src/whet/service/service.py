@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from whet.service.domain.blobs import clean_blobs
 from whet.service.library import ServiceLibrary
 from whet.service.storage.database import SERVICE_SCHEMA
 from whet.service.storage.tables import RunRow
+from whet.system import untrusted
 
 
 @dataclass
@@ -38,9 +38,10 @@ class Service:
     """Whether the hub tries what is pushed, so that runs wait for that."""
     uploading: threading.Lock = field(default_factory=threading.Lock)
 
-    def folder(self, run: str) -> Path:
-        """Of a run."""
-        return self.data / "runs" / run
+    def remove(self, run: str) -> None:
+        """Remove the folder of a run; what cannot be removed now is at the next start."""
+        with suppress(OSError):
+            untrusted.remove(self.data / "runs", run)
 
 
 def service_of(request: Request) -> Service:
@@ -60,6 +61,7 @@ def open_service(
     with open_hub(data, database, storage, upstream) as (hub, token):
         migrate(hub.database, schema=SERVICE_SCHEMA)
         (data / "runs").mkdir(mode=0o711, exist_ok=True)
+        untrusted.distrust(data / "runs")
         blobs = FileStore(str(data / "blobs"))
         library = ServiceLibrary(hub.database, data, lambda viewer: _refreshed(hub, viewer))
         service = Service(hub, data, blobs, library, tries)
@@ -83,7 +85,7 @@ def remove_deleted(service: Service) -> None:
     with service.hub.database.read() as session:
         gone = deleted_runs(session, [path.name for path in (service.data / "runs").iterdir()])
     for run in gone:
-        shutil.rmtree(service.folder(run), ignore_errors=True)
+        service.remove(run)
 
 
 def deleted_runs(session: Session, folders: list[str]) -> list[str]:

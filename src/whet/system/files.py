@@ -7,14 +7,12 @@ are known are taken out of every line.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
 import shutil
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -94,48 +92,6 @@ def write_whole(path: Path, content: str | bytes, *, durable: bool = True) -> No
 def user_cache(name: str) -> Path:
     """The folder of whet's cache for `name`: below XDG_CACHE_HOME, or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whet" / name
-
-
-_NO_LINK = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""A pipe does not wait for its writer, and a link is an error."""
-
-
-@contextmanager
-def open_inside(directory: Path, name: str) -> Iterator[int]:
-    """A descriptor of the regular file `name`, a path below `directory`, for reading; no link in it is followed.
-
-    What a hostile program left there can then not name a file elsewhere. Raises `OSError` as `os.open` does, with
-    `NOT_INSIDE` in `errno` for a link, for another thing than a file, and for a path that leads out.
-    """
-    opened: list[int] = []
-    try:
-        *folders, last = Path(name).parts
-        if last == ".." or ".." in folders or os.path.isabs(name):
-            raise OSError(NOT_INSIDE, os.strerror(NOT_INSIDE), str(directory / name))
-        opened.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        for part in folders:
-            opened.append(_opened(part, os.O_DIRECTORY, opened[-1], directory / name))
-        opened.append(_opened(last, 0, opened[-1], directory / name))
-        if not stat.S_ISREG(os.fstat(opened[-1]).st_mode):
-            raise OSError(NOT_INSIDE, os.strerror(NOT_INSIDE), str(directory / name))
-        yield opened[-1]
-    finally:
-        for descriptor in reversed(opened):
-            os.close(descriptor)
-
-
-NOT_INSIDE = errno.ELOOP
-
-
-def _opened(part: str, flags: int, within: int, whole: Path) -> int:
-    try:
-        return os.open(part, _NO_LINK | flags, dir_fd=within)
-    except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(whole)) from None
-    except OSError as error:
-        link = stat.S_ISLNK(os.stat(part, dir_fd=within, follow_symlinks=False).st_mode)
-        number = NOT_INSIDE if link else error.errno
-        raise OSError(number, os.strerror(number or 0), str(whole)) from None
 
 
 def sync(path: Path) -> None:

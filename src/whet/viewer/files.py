@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from whet.system.files import NOT_INSIDE, open_inside
+from whet.system.untrusted import NOT_INSIDE, open_inside
 
 SUFFIX = ".jsonl"
 LONG = 8 << 20

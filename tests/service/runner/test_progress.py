@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 
 from whet.service.runner.ends import End, end_of
-from whet.service.runner.folders import is_held, read_inside, take
+from whet.service.runner.folders import is_held, take
 from whet.service.runner.progress import Seen, Watch
+from whet.system.untrusted import read_object
 
 
 def test_steps_and_tokens_grow_with_the_files(tmp_path: Path) -> None:
@@ -31,9 +32,9 @@ def test_hostile_files_are_passed_over(tmp_path: Path) -> None:
     outside.mkdir()
     (outside / "status.json").write_text('{"state": "finished", "step": 7}')
     (run / "status.json").symlink_to(outside / "status.json")
-    assert read_inside(run, "status.json") == {}
+    assert read_object(run, "status.json") == {}
     (run / "folder").symlink_to(outside)
-    assert read_inside(run, "folder", "status.json") == {}
+    assert read_object(run, "folder/status.json") == {}
     os.mkfifo(run / "metrics.jsonl")
     assert Watch(run, "training").look() == Seen(tokens=0)
     (run / "status.json").unlink()
@@ -48,7 +49,7 @@ def test_hostile_files_are_passed_over(tmp_path: Path) -> None:
     (run / "results.jsonl").write_text('{"token_usage": {"input_tokens": 1e999, "output_tokens": "many"}}\n')
     assert Watch(run, "evaluation").look().tokens == 0
     tmp_path.joinpath("run2").symlink_to(outside)
-    assert read_inside(tmp_path / "run2", "status.json") == {}
+    assert read_object(tmp_path, "run2/status.json") == {}
 
 
 def test_a_state_of_an_earlier_attempt_is_none_of_this_one(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun
-from whet.system.files import NOT_INSIDE, parse_json
-from whet.system.files import open_inside as open_without_links
+from whet.system.files import parse_json
+from whet.system.untrusted import NOT_INSIDE
+from whet.system.untrusted import open_inside as open_without_links
 from whet.viewer.files import read_at
 
 LAST_LINE_BYTES = 1 << 18

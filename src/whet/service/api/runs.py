@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -228,7 +227,7 @@ def delete_run(call: CallParameter, run: Identity) -> None:
     with call.write() as (session, caller):
         row = run_for(session, caller, run)
         runs.delete_run(session, row, caller.name, database_now(session))
-    shutil.rmtree(service_of(call.request).folder(run), ignore_errors=True)
+    service_of(call.request).remove(run)
 
 
 def _changed(call: Call, session: Session, row: RunRow, caller: Caller) -> Json:

@@ -27,6 +27,8 @@ from typing import Any
 from whet.errors import ConfigError
 from whet.inference.model_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, resolve_model
 from whet.rl.storage.checkpoints import ADAPTER, MANIFEST, WEIGHTS
+from whet.service.runner.folders import RUN, SUBMISSION
+from whet.system import untrusted
 from whet.system.files import sync, write_whole
 
 _STEP = re.compile(r"step_(\d{1,18})")
@@ -117,7 +119,7 @@ def source_of(data: Path, run: str, base: str, config: str, step: int | None) ->
     Where there is none of that step: the steps there are.
     """
     lora = tomllib.loads(config).get("lora")
-    submission = data / "runs" / run / "submission"
+    submission = data / "runs" / run / SUBMISSION
     inside = (submission / base).resolve()
     own = inside.is_relative_to(submission.resolve()) and inside.is_dir()
     checkpoints = steps_of(data, run)
@@ -141,7 +143,7 @@ def source_of(data: Path, run: str, base: str, config: str, step: int | None) ->
 def steps_of(data: Path, run: str, kind: str = "checkpoints") -> set[int]:
     """The steps of which a run has these."""
     try:
-        with _opened(data, "runs", run, "run", kind) as folder:
+        with _opened(data, run, kind) as folder:
             return {int(found[1]) for name in os.listdir(folder) if (found := _STEP.fullmatch(name))}
     except OSError:
         return set()
@@ -150,11 +152,12 @@ def steps_of(data: Path, run: str, kind: str = "checkpoints") -> set[int]:
 def base_directory(source: Source) -> Path:
     """The directory of the model that the run began with.
 
-    A name may be a path, and a path that of another owner's weights. So below DATA only the run's own folder counts.
+    A name may be a path, and a path that of another owner's weights. So below DATA only the run's submission counts,
+    which the run cannot write to.
     """
     found = resolve_model(source.base).resolve()
     data = Path(source.data).resolve()
-    if found.is_relative_to(data) and not found.is_relative_to(data / "runs" / source.run):
+    if found.is_relative_to(data) and not found.is_relative_to(data / "runs" / source.run / SUBMISSION):
         raise ConfigError(f"the base model {source.base} is in the folder of the service, which no run may begin with.")
     return found
 
@@ -178,7 +181,7 @@ def take(data: Path, deployment: str, source: Source) -> DeploymentFolder:
     aside = folder.path.with_name(f".{deployment}.tmp")
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        with _opened(data, "runs", source.run, "run", *source.directory) as checkpoint:
+        with _opened(data, source.run, *source.directory) as checkpoint:
             (aside / "checkpoint").mkdir(mode=0o700, parents=True)
             for name in source.files:
                 _take_file(checkpoint, name, aside / "checkpoint" / name)
@@ -198,7 +201,7 @@ def _take_file(directory: int, name: str, target: Path) -> None:
     try:
         os.link(name, target, src_dir_fd=directory, follow_symlinks=False)
     except OSError:  # another file system, or one without links
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=directory)
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
         with os.fdopen(descriptor, "rb") as file, target.open("xb") as copy:
             shutil.copyfileobj(file, copy, 1 << 20)
         sync(target)
@@ -207,17 +210,12 @@ def _take_file(directory: int, name: str, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _opened(root: Path, *names: str) -> Iterator[int]:
-    """A directory below `root`, opened name by name; a link among them is as if it was not there."""
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        for name in names:
-            try:
-                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
-            except NotADirectoryError as error:  # which a link is to O_NOFOLLOW
-                raise FileNotFoundError(error.errno, "there is no such directory", name) from None
-            os.close(descriptor)
-            descriptor = inner
+def _opened(data: Path, run: str, *names: str) -> Iterator[int]:
+    """A directory below a run's; a link among its names is as if it was not there."""
+    with contextlib.ExitStack() as stack:
+        try:
+            opened = untrusted.open_folder(data / "runs", os.path.join(run, RUN, *names))
+            descriptor = stack.enter_context(opened)
+        except OSError as error:
+            raise FileNotFoundError(error.errno, "there is no such directory", names[-1]) from None
         yield descriptor
-    finally:
-        os.close(descriptor)

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from whet.service.runner import isolation as isolating
-from whet.service.runner.folders import AttemptFolder, RunFolder
+from whet.service.runner.folders import RUN, AttemptFolder, RunFolder
 from whet.service.runner.isolation import Isolation, View
 from whet.service.runner.progress import Seen
+from whet.system import untrusted
 
 DOCTOR_S = 120.0
 DOCTOR_BYTES = 4 << 20
@@ -74,7 +75,7 @@ def end_of(kind: str, ended: Mapping[str, Any], seen: Seen, *, stopping: bool) -
 
 def _diagnosed(run: RunFolder, isolation: Isolation) -> str | None:
     """The doctor's first finding that explains a failure. It reads files of the run, so it sees no others."""
-    if not (run.run / "config.toml").is_file():
+    if not untrusted.is_file(run.path, f"{RUN}/config.toml"):
         return None
     view = View(readable=[run.run], hidden=[run.path.parents[1]], user=isolation.user_of(run.path.name))
     words = [sys.executable, "-m", "whet.cli.main", "doctor", str(run.run), "--json"]

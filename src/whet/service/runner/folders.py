@@ -1,4 +1,4 @@
-"""The files of a run and of its attempts, the locks that say what still lives, and reading what a run's code wrote.
+"""The files of a run and of its attempts, and the locks that say what still lives.
 
     attempts/{n}/attempt.json    who guards the attempt (the shim) and who runs it, written by the shim
     attempts/{n}/exit.json       how it ended, written once, by the process that holds `shim.lock`
@@ -7,7 +7,8 @@
     attempts/{n}/life.lock       inherited by the run's processes, so held until the last of them is gone
 
 The kernel frees a lock with its last holder, however that ends, so a free `life.lock` is evidence and a silent process
-is none. A run's code can write into `run/`: what is read there is a regular file inside of it, or nothing.
+is none. A run's code can write into its folder, and only there: `run/` and `cache/` are its own, the other names belong
+to the runner. What it may have written is read by `system/untrusted.py` alone.
 """
 
 from __future__ import annotations
@@ -16,13 +17,10 @@ import contextlib
 import fcntl
 import json
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-SMALL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +54,9 @@ class AttemptFolder:
         return self.path / "life.lock"
 
 
+RUN, SUBMISSION, CACHE = "run", "submission", "cache"
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """`DATA/runs/{run}/`."""
@@ -68,16 +69,16 @@ class RunFolder:
 
     @property
     def submission(self) -> Path:
-        return self.path / "submission"
+        return self.path / SUBMISSION
 
     @property
     def run(self) -> Path:
-        return self.path / "run"
+        return self.path / RUN
 
     @property
     def cache(self) -> Path:
         """What the run adds to the machine's model caches."""
-        return self.path / "cache"
+        return self.path / CACHE
 
     def attempt(self, number: int) -> AttemptFolder:
         return AttemptFolder(self.path / "attempts" / str(number))
@@ -129,39 +130,4 @@ def read_object(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
-
-
-@contextlib.contextmanager
-def opened_inside(folder: Path, *parts: str) -> Iterator[int | None]:
-    """A descriptor to read a file that a run's code may have put there; None where it is no regular file.
-
-    No part of the path may be a link, so that none leads out of the folder, and no open waits for another process.
-    """
-    descriptors: list[int] = []
-    try:
-        try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptors.append(os.open(folder, flags | os.O_DIRECTORY))
-            for part in parts[:-1]:
-                descriptors.append(os.open(part, flags | os.O_DIRECTORY, dir_fd=descriptors[-1]))
-            descriptors.append(os.open(parts[-1], flags | os.O_NONBLOCK, dir_fd=descriptors[-1]))
-            regular = stat.S_ISREG(os.fstat(descriptors[-1]).st_mode)
-        except OSError:
-            regular = False
-        yield descriptors[-1] if regular else None
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
-
-
-def read_inside(folder: Path, *parts: str, most: int = SMALL_BYTES) -> dict[str, Any]:
-    """A small JSON object that a run's code may have written; empty where it is none."""
-    with opened_inside(folder, *parts) as descriptor:
-        if descriptor is None or os.fstat(descriptor).st_size > most:
-            return {}
-        try:
-            found = json.loads(os.pread(descriptor, most, 0))
-        except (ValueError, OSError, RecursionError):
-            return {}
     return found if isinstance(found, dict) else {}

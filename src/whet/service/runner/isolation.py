@@ -234,17 +234,6 @@ def model_caches() -> dict[str, Path]:
     }
 
 
-def give(folder: Path, user: int | None) -> None:
-    """Make a run's user the owner of a folder and of everything in it; links are not followed."""
-    if user is None or not folder.is_dir() or folder.stat().st_uid == user:
-        return
-    os.chown(folder, user, user)
-    for above, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            with contextlib.suppress(FileNotFoundError):
-                os.chown(Path(above, name), user, user, follow_symlinks=False)
-
-
 def _system() -> list[str]:
     args = ["--ro-bind", "/usr", "/usr"]
     for name in SYSTEM:

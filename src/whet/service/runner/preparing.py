@@ -17,10 +17,11 @@ from whet.errors import ConfigError
 from whet.hub.storage.store import FileStore
 from whet.service.runner import isolation as isolating
 from whet.service.runner.environments import PinnedWheel, python_with
-from whet.service.runner.folders import RunFolder
+from whet.service.runner.folders import CACHE, RUN, SUBMISSION, RunFolder
 from whet.service.runner.isolation import Isolation, View
 from whet.service.runner.progress import Watch
 from whet.service.runner.shim import GATE_HERE, Plan
+from whet.system import untrusted
 from whet.system.files import write_whole
 
 CONFIG = "config.toml"
@@ -70,8 +71,9 @@ class Workshop:
         materialise(folder, job, self.blobs)
         python = python_with(self.data, self.packages, wheels)
         (folder.path / "attempts").mkdir(exist_ok=True)
-        if job.kind in BEGUN and not _begun(job, folder) and folder.run.exists():
-            shutil.rmtree(folder.run)  # an attempt was killed before its directory was one that can be continued
+        if not untrusted.is_folder(folder.path, RUN) or (job.kind in BEGUN and not _begun(job, folder)):
+            # An attempt was killed before its directory could be continued, or something else is in its place.
+            untrusted.remove(folder.path, RUN)
         words = list((self.command or command_of)(python, job, folder))
         isolated = self.isolation.bubblewrap is not None
         variables = isolating.environment(isolating.HOME if isolated else str(Path.home()))
@@ -107,10 +109,13 @@ class Workshop:
                     path.mkdir(parents=True, exist_ok=True)
                 if shared.is_dir():
                     caches[inside] = (shared, added)
-            isolating.give(folder.cache, user)
-            isolating.give(folder.run, user)
             if user is not None:
-                os.chown(folder.path, user, user)
+                for name in (CACHE, RUN):
+                    untrusted.give(folder.path, name, user)
+                # The run adds names of its own, and can neither move nor replace those of the runner (sticky).
+                with untrusted.open_folder(folder.path) as descriptor:
+                    os.fchown(descriptor, os.geteuid(), user)
+                    os.fchmod(descriptor, 0o1775)
         environment = [python.parents[1]] if python != Path(sys.executable) else []
         return View(
             writable=[folder.path],
@@ -125,17 +130,16 @@ class Workshop:
 
 def tidy(folder: RunFolder) -> None:
     """Remove what a run that has ended had added to its view of the model caches: a restart fetches it again."""
-    for work in folder.cache.glob("*.work/work"):
-        with contextlib.suppress(OSError):
-            work.chmod(0o700)  # the kernel leaves a folder without any rights
-    shutil.rmtree(folder.cache, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        untrusted.remove(folder.path, CACHE)
 
 
 def materialise(folder: RunFolder, job: Job, blobs: FileStore) -> None:
     """`submission/`: the config and the files that it names, with their hashes verified. Whole or absent."""
-    if folder.submission.is_dir():
+    if untrusted.is_folder(folder.path, SUBMISSION):
         return
     folder.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    untrusted.remove(folder.path, SUBMISSION)
     aside = Path(tempfile.mkdtemp(prefix=".submission.", dir=folder.path))
     try:
         write_whole(aside / CONFIG, job.config)
@@ -169,7 +173,7 @@ def _copy(blobs: FileStore, sha256: str, target: Path, name: str) -> None:
 
 def _begun(job: Job, folder: RunFolder) -> bool:
     """Whether an attempt before has left something to continue."""
-    return job.resume and job.kind in BEGUN and (folder.run / BEGUN[job.kind]).is_file()
+    return job.resume and job.kind in BEGUN and untrusted.is_file(folder.path, f"{RUN}/{BEGUN[job.kind]}")
 
 
 def command_of(python: Path, job: Job, folder: RunFolder) -> list[str]:
@@ -184,7 +188,7 @@ def command_of(python: Path, job: Job, folder: RunFolder) -> list[str]:
         more = ["--resume"] if begun else []
         return [*whet, "train", verb, CONFIG, *own, "--runs_directory", str(folder.path), *more]
     if job.kind == "evaluation":
-        more = ["--resume"] if folder.run.is_dir() and any(folder.run.iterdir()) else []
+        more = ["--resume"] if untrusted.names(folder.path, RUN, most=1) else []
         return [*whet, "eval", "run", CONFIG, "--output-directory", str(folder.run), *more]
     if begun:
         return [*whet, "gepa", "run", "--resume", str(folder.run)]

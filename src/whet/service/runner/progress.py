@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from whet.rollouts.results import METADATA, RESULTS
-from whet.service.runner.folders import opened_inside, read_inside
+from whet.system import untrusted
 
 PIECE = 4 << 20
 DEEPEST = 3
@@ -43,19 +44,25 @@ class LineTail:
 
     def new(self) -> tuple[bool, list[dict[str, Any]]]:
         """Whether it began again, and rows. A line of more than a piece is passed over."""
-        with opened_inside(self.folder, *self.parts) as descriptor:
-            if descriptor is None:
-                return False, []
-            found = os.fstat(descriptor)
-            again = found.st_ino != self._inode or found.st_size < self._at
-            if again:
-                self._inode, self._at = found.st_ino, 0
-            data = os.pread(descriptor, PIECE, self._at)
+        try:
+            with untrusted.open_inside(*_within(self.folder, *self.parts)) as descriptor:
+                found = os.fstat(descriptor)
+                again = found.st_ino != self._inode or found.st_size < self._at
+                if again:
+                    self._inode, self._at = found.st_ino, 0
+                data = os.pread(descriptor, PIECE, self._at)
+        except OSError:
+            return False, []
         whole = data.rfind(b"\n") + 1
         if not whole and len(data) == PIECE:
             whole = PIECE
         self._at += whole
         return again, [row for line in data[:whole].splitlines() if (row := _row(line))]
+
+
+def _within(folder: Path, *parts: str) -> tuple[Path, str]:
+    """A path in `run/`, which its code may exchange for a link, as one below the folder above it."""
+    return folder.parent, os.path.join(folder.name, *parts)
 
 
 def _row(line: bytes) -> dict[str, Any]:
@@ -81,7 +88,8 @@ class Watch:
     def look(self) -> Seen:
         if self.kind == "evaluation":
             return self._evaluation()
-        status = read_inside(self.folder, "status.json") or read_inside(self.folder, METADATA)
+        status = untrusted.read_object(*_within(self.folder, "status.json"))
+        status = status or untrusted.read_object(*_within(self.folder, METADATA))
         stale = self.before is not None and self.mark() == list(self.before)
         self._count(("metrics.jsonl",), _trained)
         self._count((RESULTS,), _used)
@@ -96,10 +104,9 @@ class Watch:
     def mark(self) -> list[int] | None:
         """Which version of the file with its state a run has; None without one."""
         for name in ("status.json", METADATA):
-            with opened_inside(self.folder, name) as descriptor:
-                if descriptor is not None:
-                    found = os.fstat(descriptor)
-                    return [found.st_ino, found.st_mtime_ns]
+            with suppress(OSError), untrusted.open_inside(*_within(self.folder, name)) as descriptor:
+                found = os.fstat(descriptor)
+                return [found.st_ino, found.st_mtime_ns]
         return None
 
     def _evaluation(self) -> Seen:
@@ -107,7 +114,8 @@ class Watch:
         states = []
         for parts in found:
             self._count((*parts, RESULTS), _used)
-            states.append(_text(read_inside(self.folder, *parts, METADATA).get("state")) or "finished")
+            said = untrusted.read_object(*_within(self.folder, *parts, METADATA))
+            states.append(_text(said.get("state")) or "finished")
         finished = bool(states) and all(state == "finished" for state in states)
         return Seen(
             step=sum(self._rows.values()),
@@ -137,14 +145,8 @@ def _used(row: Mapping[str, Any]) -> float:
 
 def _results_in(folder: Path) -> list[tuple[str, ...]]:
     """Folders below that hold results, by their parts; links are not followed."""
-    found = []
-    for count, (above, folders, files) in enumerate(os.walk(folder)):
-        parts = Path(above).relative_to(folder).parts
-        if RESULTS in files or METADATA in files:
-            found.append(parts)
-        if len(parts) >= DEEPEST or count >= MOST_FOLDERS:
-            folders.clear()
-    return found
+    walk = untrusted.folders(*_within(folder), deepest=DEEPEST, most=MOST_FOLDERS)
+    return [Path(path).parts for path, names in walk if RESULTS in names or METADATA in names]
 
 
 def _number(value: Any) -> float:
