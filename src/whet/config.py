@@ -10,11 +10,11 @@ from __future__ import annotations
 import difflib
 import tomllib
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, BinaryIO, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
@@ -60,10 +60,11 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from None
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path, opened: Callable[[Path], BinaryIO] = lambda path: path.open("rb")) -> dict[str, Any]:
     """The tables of a TOML file. Raises `ConfigError` naming the file, and the line where it is not TOML."""
     try:
-        return parse_toml(path.read_text(encoding="utf-8"))
+        with opened(path) as file:
+            return parse_toml(file.read().decode())
     except FileNotFoundError:
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.toml")], n=1, cutoff=0.6)
         hint = f" Did you mean {path.parent / near[0]}?" if near else ""

@@ -20,6 +20,7 @@ from whet.clients.usage import JUDGE_USAGE, UsageTotals, context_tokens, usage_o
 from whet.errors import ConfigError, RunError
 from whet.runs.directory import METADATA as METADATA
 from whet.system.files import json_line, parse_json, write_whole
+from whet.system.untrusted import open_path
 from whet.types import RolloutOutput, State
 
 RESULTS = "results.jsonl"
@@ -198,7 +199,8 @@ def load_metadata(directory: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        metadata = parse_json(path.read_text(encoding="utf-8"))
+        with open_path(path) as file:
+            metadata = parse_json(file.read())
     except ValueError as error:
         raise RunError(f"{path} is not JSON ({error}). Give a new results_path.") from error
     if not isinstance(metadata, dict):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from whet.errors import RunError
+from whet.system.untrusted import open_path
 
 LOCK = ".lock"
 LOOKS_S = 5.0
@@ -54,7 +55,7 @@ class DirectoryLock:
         self._file.close()
 
 
-def _took(file: IO[str], kind: int) -> bool:
+def _took(file: IO[Any], kind: int) -> bool:
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -65,7 +66,7 @@ def _took(file: IO[str], kind: int) -> bool:
 def is_locked(directory: Path) -> bool:
     """Whether some process writes into a run's directory."""
     try:
-        with (directory / LOCK).open("r") as file:
+        with open_path(directory / LOCK) as file:
             return not _took(file, fcntl.LOCK_SH)
     except FileNotFoundError:
         return False

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from whet.errors import RunError
 from whet.system.redaction import KNOWN
+from whet.system.untrusted import open_path
 
 
 def json_line(value: Any, default: Callable[[Any], Any] | None = None, *, ascii: bool = True) -> str:
@@ -160,7 +161,7 @@ def _end_of_last_line(file: BinaryIO, end: int, block: int = 1 << 16) -> int:
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a file of JSON lines without a torn last one. Raises `RunError` naming a line that is not JSON."""
-    with path.open("rb") as file:
+    with open_path(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return

@@ -17,6 +17,7 @@ from whet.rl.storage.run_directory import RunDirectory
 from whet.runs.lock import state_of
 from whet.runs.stored import RUNS, StoredRun, check_folder, environment_names, resolve
 from whet.system.files import parse_json, read_lines
+from whet.system.untrusted import open_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,8 @@ def _read_as_far_as_possible(path: Path) -> StoredTraining:
 def _read(path: Path) -> StoredTraining:
     status: Any = {}
     try:
-        status = parse_json(RunDirectory(path).status.read_text(encoding="utf-8"))
+        with open_path(RunDirectory(path).status) as file:
+            status = parse_json(file.read())
     except FileNotFoundError:
         pass
     except ValueError as error:
@@ -109,4 +111,4 @@ def _read(path: Path) -> StoredTraining:
             f"{RunDirectory(path).status}: not JSON ({error}). Remove it; the run resumes without it."
         ) from None
     status = status if isinstance(status, dict) else {}
-    return StoredTraining(path, read_toml(path / "config.toml"), status, state_of(path, status))
+    return StoredTraining(path, read_toml(path / "config.toml", open_path), status, state_of(path, status))
