@@ -1,6 +1,6 @@
 """Runs for `dashboard.py`: one of very many rollouts; and, as a process, one that writes two steps a second.
 
-python benchmarks/_dashboard_run.py DIRECTORY SECONDS    prints the mean seconds of a step's work, as JSON
+python benchmarks/_dashboard_run.py DIRECTORY SECONDS [STEP]    prints the mean seconds of a step's work, as JSON
 """
 
 from __future__ import annotations
@@ -58,15 +58,26 @@ def _row(draw: random.Random, words: list[str], step: int, number: int) -> dict[
     }
 
 
-def write_steps(directory: Path, seconds: float) -> float:
-    """Steps of a fixed amount of work, written by the monitors of training. The mean seconds of the work."""
+def make_steps(directory: Path, count: int, seed: int = 0) -> None:
+    """The metrics of a run's first `count` steps: 62 of each."""
+    draw = random.Random(seed)
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "metrics.jsonl").open("w") as file:
+        for step in range(1, count + 1):
+            metrics = {f"group{number // 10}/metric{number}": draw.random() for number in range(60)}
+            rewards = {"reward/mean": draw.random(), "reward/reverse-text/mean": draw.random()}
+            file.write(json.dumps({"step": step, **rewards, **metrics}) + "\n")
+
+
+def write_steps(directory: Path, seconds: float, step: int = 0) -> float:
+    """Steps of a fixed amount of work after `step`, written by the monitors of training. The mean seconds of the work."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.toml").write_text(CONFIG)
     lock = DirectoryLock(directory)
     status, jsonl = Status(directory / "status.json"), JsonlMonitor(directory / "metrics.jsonl")
     status.start(RunPlan(directory.name, directory, "whet/tiny", ["reverse-text"], 8, 4, 1_000_000))
     block = bytes(16_384)
-    spent, step, begun = 0.0, 0, time.monotonic()
+    spent, first, begun = 0.0, step, time.monotonic()
     due = begun + EVERY * random.random()
     while due < begun + seconds:
         time.sleep(max(0.0, due - time.monotonic()))
@@ -80,8 +91,8 @@ def write_steps(directory: Path, seconds: float) -> float:
         jsonl.step(report)
         status.step(report)
     lock.release()
-    return spent / step
+    return spent / max(1, step - first)
 
 
 if __name__ == "__main__":
-    print(json.dumps(write_steps(Path(sys.argv[1]), float(sys.argv[2]))))
+    print(json.dumps(write_steps(Path(sys.argv[1]), float(sys.argv[2]), *map(int, sys.argv[3:]))))

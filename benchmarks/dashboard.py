@@ -1,6 +1,7 @@
 """The dashboard with a run of very many rollouts, and with many runs and viewers.
 
     python benchmarks/dashboard.py rollouts [--rollouts 1000000]   first page, filters, sorts, search; growth of memory
+    python benchmarks/dashboard.py page [--steps 1000 100000]      the page of a run that is followed while it writes
     python benchmarks/dashboard.py live [--runs 20] [--viewers 10] how late steps arrive; what it costs the runs
 
 The server is `whet dashboard` as a process. Steps are timed from the moment before their row is written. A viewer reads
@@ -26,11 +27,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from _dashboard_run import WRITTEN, make_run
+from _dashboard_run import WRITTEN, make_run, make_steps
 
 HERE = Path(__file__).parent
 TICKS = os.sysconf("SC_CLK_TCK")
 ROUNDS, ROUND_SECONDS, REFRESH = 3, 20.0, 4.0
+PAGES = 12
 
 
 class Dashboard:
@@ -153,6 +155,33 @@ class Page(threading.Thread):
                     self._pages.getresponse().read()
 
 
+def page(steps: int, viewers: int) -> None:
+    """The page of a run after so many steps, while it writes two a second and viewers follow it."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder) / "runs" / "long"
+        make_steps(directory, steps)
+        command = [sys.executable, str(HERE / "_dashboard_run.py"), str(directory), "120", str(steps)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as writer, dashboard(Path(folder)) as served:
+            try:
+                while not (directory / "status.json").exists():
+                    time.sleep(0.1)
+                run = served.get("/runs")[1]["items"][0]["id"]
+                first = served.page(f"/runs/{run}")
+                for _ in range(viewers):
+                    Page(served, run, []).start()
+                pages, lists = [], []
+                for _ in range(PAGES):
+                    pages.append(served.page(f"/runs/{run}"))
+                    lists.append(served.page("/runs"))
+                    time.sleep(1.0)
+            finally:
+                writer.terminate()
+    print(
+        f"{steps:,} steps, {viewers} viewers: the first page {first:.2f} s; then {min(pages):.2f} to {max(pages):.2f} s, "
+        f"median {statistics.median(pages):.2f}; the list {min(lists):.2f} to {max(lists):.2f} s"
+    )
+
+
 def live(runs: int, viewers: int) -> None:
     """Rounds with and without a dashboard, in turn."""
     late: list[float] = []
@@ -198,14 +227,17 @@ def live(runs: int, viewers: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=["rollouts", "live", "both"], default="both")
+    parser.add_argument("what", nargs="?", choices=["rollouts", "page", "live", "all"], default="all")
     parser.add_argument("--rollouts", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--viewers", type=int, default=10)
+    parser.add_argument("--steps", type=int, nargs="+", default=[1_000, 100_000])
     given = parser.parse_args()
-    if given.what != "live":
+    if given.what in ("rollouts", "all"):
         rollouts(given.rollouts)
-    if given.what != "rollouts":
+    for steps in given.steps if given.what in ("page", "all") else ():
+        page(steps, given.viewers)
+    if given.what in ("live", "all"):
         live(given.runs, given.viewers)
 
 

@@ -122,8 +122,9 @@ class Browser:
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in ("checkpoints.CHECKED_SECONDS", "stores.INDEX_SECONDS", "stores.SEARCH_SECONDS"):
-        monkeypatch.setattr(f"whet.dashboard.data.{name}", 250.0)  # on a busy machine what comes later is no answer
+    names = ("data.checkpoints.CHECKED_SECONDS", "data.stores.INDEX_SECONDS", "data.stores.SEARCH_SECONDS")
+    for name in (*names, "pages.run.PATIENCE"):
+        monkeypatch.setattr(f"whet.dashboard.{name}", 250.0)  # on a busy machine what comes later is no answer
     for name in ("runs", "outputs"):
         (tmp_path / name).mkdir()
     return Runs(tmp_path)

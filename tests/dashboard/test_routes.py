@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import random
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,23 @@ def test_metrics_keep_least_and_most_of_every_bucket(runs: Runs, browser: Browse
         file.write(": 2}\nno row\n")
     more = browser.get(f"/runs/{browser.id('mine')}/metrics", after=5001, names="a")
     assert (more["steps"], more["series"], more["damaged"]) == ([5002], {"a": [2.0]}, 1)
+
+
+def test_metrics_of_a_run_that_went_back_keep_least_and_most_of_what_is_left(runs: Runs, browser: Browser) -> None:
+    draw = random.Random(7)
+    rows = [{"step": step, "a": draw.choice([draw.random(), None])} for step in range(1, 3001)]
+    run = runs.training(metrics=rows)
+    path = f"/runs/{browser.id('mine')}/metrics"
+    browser.get(path, points=20)
+    rows[1500:] = [{"step": step, "a": draw.random()} for step in range(1501, 2501)]
+    with (run / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows[1500:])
+    answer = browser.get(path, points=20)
+    assert (len(answer["steps"]), answer["last_step"]) == (19, 2500)
+    for at in range(0, 18, 2):
+        first, last = answer["steps"][at : at + 2]
+        values = [row["a"] for row in rows[first - 1 : last] if row["a"] is not None]
+        assert sorted(answer["series"]["a"][at : at + 2]) == [min(values), max(values)]
 
 
 def test_metrics_of_a_resumed_run_have_another_generation(runs: Runs, browser: Browser) -> None:

@@ -34,8 +34,9 @@ def load(path: Path, name: str) -> Any:
 def _whole_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers wait for what is indexed and hashed meanwhile, however long that takes on a busy machine."""
     if importlib.util.find_spec("fastapi") is not None:
-        for name in ("checkpoints.CHECKED_SECONDS", "stores.INDEX_SECONDS", "stores.SEARCH_SECONDS"):
-            monkeypatch.setattr(f"whet.dashboard.data.{name}", 250.0)
+        names = ("data.checkpoints.CHECKED_SECONDS", "data.stores.INDEX_SECONDS", "data.stores.SEARCH_SECONDS")
+        for name in (*names, "pages.run.PATIENCE"):
+            monkeypatch.setattr(f"whet.dashboard.{name}", 250.0)
 
 
 @pytest.fixture(scope="session")

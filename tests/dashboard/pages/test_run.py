@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whet.dashboard.data import facts, series
+from whet.dashboard.library import LibraryRun
+from whet.dashboard.pages.run import _stats
+from whet.runs.lock import DirectoryLock
 
 from ..conftest import Browser, Runs, trained
 
@@ -68,3 +80,87 @@ def test_evaluation_leads_to_its_scores(runs: Runs, browser: Browser) -> None:
     (found,) = browser.get("/runs")["items"]
     answer = browser.http.get(f"/runs/{found['id']}", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{found['id']}/report")
+
+
+@contextmanager
+def held_up(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, after: int = 0) -> Iterator[threading.Event]:
+    """Calls of a function wait from the one after `after` on, until the block ends. The event is set once one waits."""
+    function: Callable[..., Any] = getattr(place, name)
+    begun, go, calls = threading.Event(), threading.Event(), []
+
+    def waiting(*arguments: Any, **more: Any) -> Any:
+        calls.append(1)
+        if len(calls) > after:
+            begun.set()
+            go.wait(60)
+        return function(*arguments, **more)
+
+    monkeypatch.setattr(place, name, waiting)
+    try:
+        yield begun
+    finally:
+        go.set()
+
+
+def test_page_does_not_wait_for_a_request_that_reads_the_metrics(
+    runs: Runs, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whet.dashboard.pages.run.PATIENCE", 0.01)
+    monkeypatch.setattr(series, "LONGEST_LINE", 300)
+    monkeypatch.setattr(series, "PIECE", 300)
+    runs.training(metrics=METRICS)
+    id = browser.id("mine")
+    with ThreadPoolExecutor(2) as pool:
+        with held_up(monkeypatch, series, "read_at", after=1) as begun:
+            whole = pool.submit(browser.get, f"/runs/{id}/metrics")
+            assert begun.wait(60)
+            text = pool.submit(page, browser, "mine").result(60)  # while the other one still reads
+            assert not whole.done()
+        assert whole.result(60)["steps"] == [1, 2, 3, 4, 5]
+    assert "The metrics are being read" in text
+    assert "The metrics are being read" not in page(browser, "mine")
+
+
+def test_page_does_not_wait_for_the_doctor(runs: Runs, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whet.dashboard.pages.run.PATIENCE", 0.01)
+    runs.training(metrics=METRICS)
+    with held_up(monkeypatch, facts, "_examined") as begun:
+        with ThreadPoolExecutor(1) as pool:
+            text = pool.submit(page, browser, "mine").result(60)
+        assert begun.wait(60)
+    assert "The doctor examines the run" in text
+    assert browser.get(f"/runs/{browser.id('mine')}/findings")["items"] is not None
+    assert "The doctor examines the run" not in page(browser, "mine")
+
+
+def test_time_that_is_left_follows_from_the_steps_and_not_from_what_the_list_says(runs: Runs, browser: Browser) -> None:
+    rows = [{**row, "time/step": 3.0} for row in METRICS]
+    began = "2026-11-21T17:00:00+00:00"  # a service's list knows of no later moment while a run goes on
+    config = 'model = "whet/tiny"\nmax_steps = 25\n[[env]]\nid = "reverse-text"\n'
+    run = runs.training(metrics=rows, config=config, state="running", started=began, heartbeat=began, ended=None)
+    lock = DirectoryLock(run)
+    try:
+        assert "<dt>left, about</dt><dd>1:00</dd>" in page(browser, "mine")
+    finally:
+        lock.release()
+    assert "left, about" not in page(browser, "mine")
+
+
+def test_held_out_reward_is_beside_the_reward_also_where_it_is_only_greedy(runs: Runs, browser: Browser) -> None:
+    run = runs.training(metrics=METRICS)
+    held_out(run, (0, 0.25))
+    assert "<dd><span>0.250</span> <small>at step 0</small></dd>" in page(browser, "mine")
+    held_out(run, (0, 0.25), (5, 0.75))
+    rows = (run / "evals.jsonl").read_text().replace("temperature 1", "greedy").replace("during", "before", 1)
+    (run / "evals.jsonl").write_text(rows)
+    text = page(browser, "mine")
+    assert '<dd><span class="up">0.750</span> <small>from 0.250 before training</small></dd>' in text
+    assert text.index("<dt>reward</dt>") < text.index("<dt>held-out reward</dt>") < text.index("<dt>entropy</dt>")
+
+
+def test_cost_is_shown_where_there_are_prices() -> None:
+    labels = []
+    for cost in (0.0, 0.25):
+        run = LibraryRun("a", "a", "training", "running", None, details={"cost": cost})
+        labels.append([stat["label"] for stat in _stats(run, {}, [])])
+    assert labels == [["step"], ["step", "cost"]]

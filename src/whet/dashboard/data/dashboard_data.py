@@ -25,9 +25,9 @@ class DashboardData:
         self.watcher = Watcher(self)
         self._findings = Findings()
 
-    def findings(self, run: LibraryRun) -> list[dict[str, object]]:
-        """What the doctor says, the most urgent first."""
-        return self._findings.of(run, lambda: self._faults(run))
+    def findings(self, run: LibraryRun, patience: float | None = None) -> list[dict[str, object]] | None:
+        """What the doctor says, the most urgent first; None where it has not ended in `patience` seconds."""
+        return self._findings.of(run, lambda: self._faults(run), patience)
 
     def _faults(self, run: LibraryRun) -> list[str]:
         """Of the newest checkpoint; what is not hashed yet counts as whole."""

@@ -9,6 +9,8 @@ import time
 import tomllib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,9 +97,15 @@ class Findings:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._found: OrderedDict[str, _Examined] = OrderedDict()
+        self._under: dict[str, Future[_Examined]] = {}
 
-    def of(self, run: LibraryRun, checkpoint_faults: Callable[[], list[str]]) -> list[dict[str, Any]]:
-        """Most urgent first. `checkpoint_faults` gives those of the newest checkpoint, which the doctor would hash."""
+    def of(
+        self, run: LibraryRun, checkpoint_faults: Callable[[], list[str]], patience: float | None = None
+    ) -> list[dict[str, Any]] | None:
+        """Most urgent first; after `patience` seconds those of the examination before, None where there was none.
+
+        `checkpoint_faults` gives those of the newest checkpoint, which the doctor would hash.
+        """
         directory = directory_of(run)
         if run.kind == "search":
             return []
@@ -107,18 +115,44 @@ class Findings:
         stamps = (tuple(file_stamp(base / name) for name in names), tuple(faults))
         with self._lock:
             known = self._found.get(run.id)
-        began = time.monotonic()
-        if known is None or (known.stamps != stamps and (known.state != run.state or began >= known.due)):
-            found = _examined(base, run, faults)
-            ended = time.monotonic()
-            due = ended + max(EXAMINED_SECONDS, (ended - began) / EXAMINED_SHARE)
-            known = _Examined(stamps, run.state, due, found)
+        if known is None or (known.stamps != stamps and (known.state != run.state or time.monotonic() >= known.due)):
+            with suppress(TimeoutError):
+                known = self._examination(base, run, faults, stamps).result(patience)
+        return None if known is None else known.found
+
+    def _examination(self, base: Path, run: LibraryRun, faults: list[str], stamps: Any) -> Future[_Examined]:
+        """The one of this run that is in progress, or a new one, in a thread of its own."""
         with self._lock:
-            self._found[run.id] = known
-            self._found.move_to_end(run.id)
+            if (known := self._under.get(run.id)) is not None:
+                return known
+            made = self._under[run.id] = Future()
+
+        def examine() -> None:
+            began = time.monotonic()
+            try:
+                found = _examined(base, run, faults)
+                ended = time.monotonic()
+                due = ended + max(EXAMINED_SECONDS, (ended - began) / EXAMINED_SHARE)
+                known = _Examined(stamps, run.state, due, found)
+            except BaseException as error:
+                self._end(run.id, None)
+                made.set_exception(error)
+            else:
+                self._end(run.id, known)
+                made.set_result(known)
+
+        threading.Thread(target=examine, name="whet-examine", daemon=True).start()
+        return made
+
+    def _end(self, id: str, known: _Examined | None) -> None:
+        """Keep what an examination found, where it ended with a result."""
+        with self._lock:
+            del self._under[id]
+            if known is not None:
+                self._found[id] = known
+                self._found.move_to_end(id)
             while len(self._found) > MOST_KEPT:
                 self._found.popitem(last=False)
-        return known.found
 
 
 class _Examined(NamedTuple):

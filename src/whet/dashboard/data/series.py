@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -19,8 +20,11 @@ from whet.system.files import parse_json
 from whet.viewer.files import read_at
 
 METRICS = "metrics.jsonl"
-PIECE = 4 << 20
-LONGEST_LINE = 4 << 20
+PIECE = LONGEST_LINE = 4 << 20
+ROWS = 100
+"""Rows that are added at a time."""
+BLOCK = 32
+"""Rows whose extremes are kept: the curves of all metrics of a long run are thinned for each look at its page."""
 MOST_NAMES = 2_000
 """Metrics of one run; what has more is not a run's record."""
 MOST_BYTES = 64 << 20
@@ -38,23 +42,24 @@ class MetricColumns:
     generation: str = ""
     inode: int = 0
     position: int = 0  # bytes read
+    size: int = 0  # bytes of whole lines, when the file was last looked at
     damaged: int = 0  # lines that are no rows
     steps: array[int] = field(default_factory=lambda: array("q"))
     values: dict[str, array[float]] = field(default_factory=dict)
+    extremes: dict[str, array[int]] = field(default_factory=dict)
+    """Of each whole block of a column: where its least and its most value are; -1 twice where it has none."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while the columns change or are used; never while the file is read."""
+    reading: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the one thread that reads the file, which may take long."""
 
     @property
     def memory(self) -> int:
         return 8 * len(self.steps) * (1 + len(self.values))
 
-    def add(self, line: bytes) -> None:
-        """Append the row of a line; a row of an earlier step replaces what was from there on."""
-        try:
-            row = parse_json(line)
-            step = row["step"]
-        except (ValueError, KeyError, TypeError):
-            self.damaged += 1
-            return
+    def add(self, row: Any) -> None:
+        """Append a row; one of an earlier step replaces what was from there on."""
+        step = row.get("step") if isinstance(row, dict) else None
         if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**53:
             self.damaged += 1
             return
@@ -63,25 +68,54 @@ class MetricColumns:
             del self.steps[kept:]
             for column in self.values.values():
                 del column[kept:]
-        count = len(self.steps)
+            for places in self.extremes.values():
+                del places[kept // BLOCK * 2 :]
+        count, given = len(self.steps), 0
         self.steps.append(step)
         for name, value in row.items():
-            if name == "step" or isinstance(value, bool) or not isinstance(value, int | float):
+            if type(value) is not float and (isinstance(value, bool) or not isinstance(value, int)):
                 continue
-            if name not in self.values and len(self.values) < MOST_NAMES:
-                self.values[name] = array("d", [NAN]) * count
-            if name in self.values:
-                self.values[name].append(_finite(value))
-        for column in self.values.values():
+            known = self.values.get(name)
+            if known is None:
+                if name == "step" or len(self.values) >= MOST_NAMES:
+                    continue
+                known = self.values[name] = array("d", [NAN]) * count
+            known.append(_finite(value))
+            given += 1
+        for column in self.values.values() if given < len(self.values) else ():
             if len(column) == count:
                 column.append(NAN)
+
+    def blocks(self, name: str) -> array[int]:
+        """The extremes of a column's whole blocks, two places for each."""
+        column, places = self.values[name], self.extremes.setdefault(name, array("q"))
+        for start in range(len(places) // 2 * BLOCK, len(column) - BLOCK + 1, BLOCK):
+            block = column[start : start + BLOCK]
+            if (total := sum(block)) == total:  # all are numbers
+                places.extend((start + block.index(min(block)), start + block.index(max(block))))
+            else:
+                places.extend(_extremes(column, range(start, start + BLOCK)) or (-1, -1))
+        return places
 
 
 def _finite(value: float) -> float:
     try:
-        return float(value) if math.isfinite(value) else NAN
+        return value if math.isfinite(value) else NAN
     except OverflowError:
         return NAN
+
+
+def _row(line: bytes) -> Any:
+    try:
+        return parse_json(line)
+    except ValueError:
+        return None
+
+
+def _extremes(column: Sequence[float], places: Iterable[int]) -> tuple[int, int] | None:
+    """Where the least and the most of the values at these places are; None where there is none."""
+    there = [(column[at], at) for at in places if at >= 0 and column[at] == column[at]]
+    return (min(there)[1], max(there)[1]) if there else None
 
 
 class MetricSeries:
@@ -91,23 +125,30 @@ class MetricSeries:
         self._lock = threading.Lock()
         self._runs: OrderedDict[str, MetricColumns] = OrderedDict()
 
-    def of(self, run: LibraryRun) -> MetricColumns:
-        """All rows that are whole now; empty where there is no file. Do not keep it: it grows. Hold its `lock`."""
+    def of(self, run: LibraryRun, patience: float | None = None) -> MetricColumns:
+        """All rows that are whole now, or as many as are read in `patience` seconds; empty where there is no file.
+        Do not keep it: it grows. Hold its `lock`.
+        """
+        until = math.inf if patience is None else time.monotonic() + patience
         with self._lock:
             known = self._runs.setdefault(run.id, MetricColumns())
             self._runs.move_to_end(run.id)
             while len(self._runs) > 1 and sum(one.memory for one in self._runs.values()) > MOST_BYTES:
                 self._runs.popitem(last=False)
-        with known.lock:
-            self._read(run, known)
+        if known.reading.acquire(timeout=-1 if patience is None else patience):
+            try:
+                self._read(run, known, until)
+            finally:
+                known.reading.release()
         return known
 
-    def _read(self, run: LibraryRun, known: MetricColumns) -> None:
+    def _read(self, run: LibraryRun, known: MetricColumns, until: float) -> None:
         try:
             with open_inside(directory_of(run), METRICS) as file:
                 found = os.fstat(file)
                 if found.st_ino != known.inode or found.st_size < known.position:
                     _clear(known, found.st_ino)
+                known.size = found.st_size
                 while known.position < found.st_size:
                     data = read_at(file, known.position, min(PIECE, found.st_size - known.position))
                     whole = data.rfind(b"\n") + 1
@@ -116,20 +157,31 @@ class MetricSeries:
                             known.position += len(data)
                             known.damaged += 1
                             continue
+                        known.size = known.position
                         return  # torn; its end is still to come
-                    for line in data[:whole].splitlines():
-                        if line.strip():
-                            known.add(line)
+                    for rows in _pieces(data[:whole].splitlines()):
+                        with known.lock:
+                            for row in rows:
+                                known.add(row)
                     known.position += whole
+                    if time.monotonic() > until:
+                        return
         except FileNotFoundError:
             _clear(known, 0)
 
 
+def _pieces(lines: Sequence[bytes]) -> Iterator[list[Any]]:
+    """The rows of some lines, a few at a time: parsed without a lock, and added in the time of a short one."""
+    for start in range(0, len(lines), ROWS):
+        yield [_row(line) for line in lines[start : start + ROWS] if line.strip()]
+
+
 def _clear(known: MetricColumns, inode: int) -> None:
-    known.inode, known.position, known.damaged = inode, 0, 0
-    known.generation = f"{inode:x}"
-    known.steps = array("q")
-    known.values = {}
+    with known.lock:
+        known.inode, known.position, known.size, known.damaged = inode, 0, 0, 0
+        known.generation = f"{inode:x}"
+        known.steps = array("q")
+        known.values, known.extremes = {}, {}
 
 
 def chosen_names(known: Sequence[str], wanted: Sequence[str]) -> list[str]:
@@ -142,12 +194,18 @@ def chosen_names(known: Sequence[str], wanted: Sequence[str]) -> list[str]:
 
 
 def metrics(
-    series: MetricSeries, run: LibraryRun, wanted: Sequence[str] = (), points: int = 500, after: int | None = None
+    series: MetricSeries,
+    run: LibraryRun,
+    wanted: Sequence[str] = (),
+    points: int = 500,
+    after: int | None = None,
+    patience: float | None = None,
 ) -> dict[str, Any]:
     """Curves over the same steps. Of more steps than `points`, each bucket of steps has two points: its least and its
-    most value, in their order, at the bucket's first and last step. The newest step is always exact.
+    most value, in their order, at the bucket's first and last step. The newest step is always exact. `read` is the
+    share of the file that is known: 1, or less after `patience` seconds.
     """
-    columns = series.of(run)
+    columns = series.of(run, patience)
     with columns.lock:
         names = chosen_names(list(columns.values), wanted)
         most = max(2, min(points, MOST_POINTS, MOST_VALUES // max(1, len(names))))
@@ -160,7 +218,7 @@ def metrics(
             ends = _buckets(first, len(columns.steps) - 1, (most - 1) // 2)
             places = [at for start, stop in ends for at in dict.fromkeys((start, stop - 1))]
             steps = [columns.steps[at] for at in (*places, -1)]
-            values = {name: _thinned(columns.values[name], ends) for name in names}
+            values = {name: _thinned(columns.values[name], columns.blocks(name), ends) for name in names}
         return {
             "generation": columns.generation,
             "steps": steps,
@@ -169,6 +227,7 @@ def metrics(
             "names": sorted(columns.values),
             "thinned": count > most,
             "damaged": columns.damaged,
+            "read": columns.position / columns.size if columns.size > columns.position else 1.0,
         }
 
 
@@ -177,22 +236,21 @@ def _plain(values: Sequence[float]) -> list[float | None]:
 
 
 def _buckets(first: int, stop: int, count: int) -> list[tuple[int, int]]:
-    """`count` ranges of positions, of about equal length, that cover [first, stop)."""
+    """`count` ranges of positions, of about equal length, that cover [first, stop); long ones are whole blocks."""
     count = max(1, min(count, stop - first))
-    ends = [first + (stop - first) * index // count for index in range(count + 1)]
-    return list(pairwise(ends))
+    unit = BLOCK if stop - first > BLOCK * count else 1
+    inner = [(first + (stop - first) * index // count) // unit * unit for index in range(1, count)]
+    return list(pairwise([first, *inner, stop]))
 
 
-def _thinned(values: Sequence[float], ends: Sequence[tuple[int, int]]) -> list[float | None]:
+def _thinned(values: Sequence[float], blocks: Sequence[int], ends: Sequence[tuple[int, int]]) -> list[float | None]:
     found: list[float | None] = []
     for start, stop in ends:
-        there = [(values[at], at) for at in range(start, stop) if values[at] == values[at]]
-        if stop - start == 1:
-            found.append(there[0][0] if there else None)
-        elif not there:
-            found += [None, None]
+        whole = start % BLOCK == stop % BLOCK == 0 and stop - start >= BLOCK
+        places = blocks[start // BLOCK * 2 : stop // BLOCK * 2] if whole else range(start, stop)
+        extremes = _extremes(values, places)
+        if extremes is None:
+            found += [None] * min(2, stop - start)
         else:
-            least, most = min(there), max(there)
-            pair = (least, most) if least[1] <= most[1] else (most, least)
-            found += [pair[0][0], pair[1][0]]
+            found += [values[at] for at in sorted(extremes)][: stop - start]
     return [*found, *_plain([values[-1]])]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import RedirectResponse, Response
 
-from whet.dashboard.call import Call, RunId
+from whet.dashboard.call import Call, DashboardCall, RunId
 from whet.dashboard.data.facts import evaluations as held_out
 from whet.dashboard.data.facts import progress
 from whet.dashboard.data.logs import LogQuery, log_lines
@@ -24,6 +24,10 @@ router = APIRouter(route_class=PageRoute)
 MOST_CHOSEN = 12
 POINTS = 300
 LINES = 30
+RECENT = 20
+"""Steps whose mean time tells how long those that are left take."""
+PATIENCE = 0.25
+"""Seconds that a page waits for the metrics, and for the doctor; of a long run it shows what is known by then."""
 
 
 @router.get("/runs/{run}")
@@ -39,12 +43,12 @@ def run_page(
     chosen = list(dict.fromkeys(metric or []))
     curves: dict[str, Any] = {"steps": [], "series": {}}
     evaluations: list[dict[str, Any]] = []
-    findings: list[dict[str, Any]] = []
+    findings: list[dict[str, Any]] | None = []
     now: dict[str, Any] = {}
     if found.directory is not None:
-        curves = metrics(call.data.series, found, (), POINTS)
+        curves = metrics(call.data.series, found, (), POINTS, patience=PATIENCE)
         evaluations = [{**score, **one} for one in held_out(found) for score in one["scores"]]
-        findings = call.data.findings(found)
+        findings = call.data.findings(found, PATIENCE)
         now = progress(found, call.data.use)
     series = curves["series"]
     figures = figures_of(series, series, found.environments, chosen) if curves["steps"] else []
@@ -61,7 +65,8 @@ def run_page(
         figures=figures,
         metrics=_rows(series, chosen),
         findings=findings,
-        facts=_facts(found, now),
+        unread=1 - curves.get("read", 1),
+        facts=_facts(found, now, _step_seconds(call, found)),
         meters=_meters(now.get("processes")),
         held_out=_held_out(evaluations),
         lines=log_lines(found, LogQuery(limit=LINES, tail=True))["lines"],
@@ -69,7 +74,17 @@ def run_page(
     )
 
 
-def _facts(run: LibraryRun, now: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _step_seconds(call: DashboardCall, run: LibraryRun) -> float | None:
+    """Mean time of the recent steps of a run in progress."""
+    if run.state != "running" or run.directory is None:
+        return None
+    name = "time/step"
+    recent = metrics(call.data.series, run, [name], after=max(0, run.step - RECENT), patience=0)["series"].get(name, ())
+    times = [value for value in recent if value is not None]
+    return sum(times) / len(times) if times else None
+
+
+def _facts(run: LibraryRun, now: Mapping[str, Any], step_seconds: float | None) -> list[tuple[str, str]]:
     """What it waits for and what is left, in words."""
     status = now.get("status", {})
     facts = []
@@ -77,9 +92,8 @@ def _facts(run: LibraryRun, now: Mapping[str, Any]) -> list[tuple[str, str]]:
         facts.append(("waits for", "; ".join(waits)))
     if note := status.get("last_note"):
         facts.append(("last", str(note)))
-    if run.state == "running" and run.started_at and run.max_steps and run.step and run.updated_at:
-        left = (run.updated_at - run.started_at) / run.step * (run.max_steps - run.step)
-        facts.append(("left, about", lasted(left)))
+    if step_seconds is not None and run.max_steps:
+        facts.append(("left, about", lasted(step_seconds * (run.max_steps - run.step))))
     for key, label in (("place", "place in line"), ("attempt", "attempt"), ("runner", "runner"), ("user", "by")):
         if value := run.details.get(key) or (run.user if key == "user" else None):
             facts.append((label, str(value)))
@@ -125,10 +139,7 @@ def _stats(run: LibraryRun, series: Columns, evaluations: Sequence[Mapping[str, 
         stats.append({"label": "reward", "value": compact(rewards[-1], 3), "metric": "reward/mean", "note": note})
     elif series.get("optim/loss"):
         stats.append({"label": "loss", "value": compact(newest("optim/loss"), 3), "metric": "optim/loss"})
-    scores = {moment: _mean_score(evaluations, moment) for moment in ("before", "after")}
-    if scores["before"] is not None and scores["after"] is not None:
-        note = f"from {scores['before']:.3f}"
-        stats.append({"label": "held-out reward", "value": f"{scores['after']:.3f}", "note": note})
+    stats += _held_out_stat(evaluations)
     for label, metric, unit in (
         ("a step", "time/step", "s"),
         ("trained tokens", "perf/tokens_per_s", "a second"),
@@ -136,18 +147,30 @@ def _stats(run: LibraryRun, series: Columns, evaluations: Sequence[Mapping[str, 
     ):
         if (value := newest(metric)) is not None:
             stats.append({"label": label, "value": compact(value, 3), "metric": metric, "note": unit})
-    if run.details.get("cost") is not None:
+    if run.details.get("cost"):  # 0 without prices
         stats.append({"label": "cost", "value": f"{run.details['cost']:.2f}"})
     if run.started_at is not None and run.ended_at is not None:
         stats.append({"label": "took", "value": lasted(run.ended_at - run.started_at)})
-    return [{"metric": "", "step": False, "note": "", **stat} for stat in stats]
+    return [{"metric": "", "step": False, "note": "", "change": "", **stat} for stat in stats]
 
 
-def _mean_score(evaluations: Sequence[Mapping[str, Any]], moment: str) -> float | None:
-    """Of the sampled scores of one moment, each environment counting alike."""
-    found = [row["reward"] for row in evaluations if row["moment"] == moment and row["sampling"] != "greedy"]
-    rewards = [reward for reward in found if reward is not None]
-    return sum(rewards) / len(rewards) if rewards else None
+def _held_out_stat(evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The newest held-out reward and the first, each environment counting alike; sampled rather than greedy."""
+    rows = [row for row in evaluations if row["sampling"] != "greedy"] or evaluations
+    rewards: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for row in rows:
+        if row["reward"] is not None:
+            rewards[row["step"], row["moment"]].append(row["reward"])
+    if not rewards:
+        return []
+    (step, moment), *_ = rewards
+    first, *_, last = [sum(found) / len(found) for found in rewards.values()] * 2
+    if len(rewards) > 1:
+        note = f"from {first:.3f} {moment} training" if moment == "before" else f"from {first:.3f} at step {step}"
+    else:
+        note = "before training" if moment == "before" else f"at step {step}"
+    change = "" if last == first else "up" if last > first else "down"
+    return [{"label": "held-out reward", "value": f"{last:.3f}", "note": note, "change": change}]
 
 
 def _marks(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:

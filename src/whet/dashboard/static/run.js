@@ -70,8 +70,10 @@ const log = document.getElementById("log-lines");
 let atEnd = true;
 const toEnd = () => { if (log && atEnd) log.scrollTop = log.scrollHeight; };
 log?.addEventListener("scroll", () => { atEnd = log.scrollTop + log.clientHeight > log.scrollHeight - 24; });
-document.addEventListener("refreshed", () => { toEnd(); if (curves) show(); });
-toEnd();
+/** What the server had not finished when it answered is asked for until it has. */
+const settle = () => { toEnd(); if (document.querySelector("[data-unfinished]")) refreshSoon(); };
+document.addEventListener("refreshed", () => { settle(); if (curves) show(); });
+settle();
 
 if (board) update().then(loadMarks).catch(fail);
 follow(`/runs/${id}/events`, on, async () => {
