@@ -36,7 +36,7 @@ def id(runs: Runs, browser: Browser) -> str:
 def test_metrics_keep_least_and_most_of_every_bucket(runs: Runs, browser: Browser) -> None:
     rows = [{"step": step, "a": 0.0, "b/x": step} for step in range(1, 5001)]
     rows[1234]["a"], rows[4321]["a"] = -7.0, 9.0
-    rows[10]["b/x"] = math.nan
+    rows[10]["b/x"], rows[1]["b/x"] = math.nan, -3.0
     run = runs.training(metrics=rows)
     answer = browser.get(f"/runs/{browser.id('mine')}/metrics", points=100)
     assert len(answer["steps"]) <= 100
@@ -44,6 +44,7 @@ def test_metrics_keep_least_and_most_of_every_bucket(runs: Runs, browser: Browse
     assert {len(values) for values in answer["series"].values()} == {len(answer["steps"])}
     assert (min(answer["series"]["a"]), max(answer["series"]["a"])) == (-7.0, 9.0)
     assert (answer["steps"][-1], answer["series"]["b/x"][-1], answer["last_step"]) == (5000, 5000, 5000)
+    assert (answer["steps"][0], answer["series"]["b/x"][0]) == (1, 1)
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5001, "a": 1, "b/x": null}\n{"step": 5002, "a"')
     more = browser.get(f"/runs/{browser.id('mine')}/metrics", after=5000, names="b/")
@@ -64,8 +65,8 @@ def test_metrics_of_a_run_that_went_back_keep_least_and_most_of_what_is_left(run
     with (run / "metrics.jsonl").open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows[1500:])
     answer = browser.get(path, points=20)
-    assert (len(answer["steps"]), answer["last_step"]) == (19, 2500)
-    for at in range(0, 18, 2):
+    assert (len(answer["steps"]), answer["last_step"]) == (20, 2500)
+    for at in range(1, 19, 2):
         first, last = answer["steps"][at : at + 2]
         values = [row["a"] for row in rows[first - 1 : last] if row["a"] is not None]
         assert sorted(answer["series"]["a"][at : at + 2]) == [min(values), max(values)]

@@ -202,22 +202,22 @@ def metrics(
     patience: float | None = None,
 ) -> dict[str, Any]:
     """Curves over the same steps. Of more steps than `points`, each bucket of steps has two points: its least and its
-    most value, in their order, at the bucket's first and last step. The newest step is always exact. `read` is the
-    share of the file that is known: 1, or less after `patience` seconds.
+    most value, in their order, at the bucket's first and last step. The first and the newest step are exact. `read` is
+    the share of the file that is known: 1, or less after `patience` seconds.
     """
     columns = series.of(run, patience)
     with columns.lock:
         names = chosen_names(list(columns.values), wanted)
-        most = max(2, min(points, MOST_POINTS, MOST_VALUES // max(1, len(names))))
+        most = max(4, min(points, MOST_POINTS, MOST_VALUES // max(1, len(names))))
         first = 0 if after is None else bisect_right(columns.steps, after)
         count = len(columns.steps) - first
         if count <= most:
             steps = list(columns.steps[first:])
             values = {name: _plain(columns.values[name][first:]) for name in names}
         else:
-            ends = _buckets(first, len(columns.steps) - 1, (most - 1) // 2)
+            ends = _buckets(first + 1, len(columns.steps) - 1, (most - 2) // 2)
             places = [at for start, stop in ends for at in dict.fromkeys((start, stop - 1))]
-            steps = [columns.steps[at] for at in (*places, -1)]
+            steps = [columns.steps[at] for at in (first, *places, -1)]
             values = {name: _thinned(columns.values[name], columns.blocks(name), ends) for name in names}
         return {
             "generation": columns.generation,
@@ -244,7 +244,7 @@ def _buckets(first: int, stop: int, count: int) -> list[tuple[int, int]]:
 
 
 def _thinned(values: Sequence[float], blocks: Sequence[int], ends: Sequence[tuple[int, int]]) -> list[float | None]:
-    found: list[float | None] = []
+    found: list[float | None] = _plain([values[ends[0][0] - 1]])
     for start, stop in ends:
         whole = start % BLOCK == stop % BLOCK == 0 and stop - start >= BLOCK
         places = blocks[start // BLOCK * 2 : stop // BLOCK * 2] if whole else range(start, stop)

@@ -22,7 +22,8 @@ from whet.dashboard.pages.rendering import PageRoute, render, root_of, wants_dra
 
 router = APIRouter(route_class=PageRoute)
 MOST_CHOSEN = 12
-POINTS = 300
+POINTS, SPARK_POINTS = 300, 100
+"""Of a curve that the server draws, and of a small line."""
 LINES = 30
 RECENT = 20
 """Steps whose mean time tells how long those that are left take."""
@@ -41,12 +42,13 @@ def run_page(
     if found.kind not in ("training", "sft"):
         return RedirectResponse(f"{root_of(request)}/runs/{found.id}/report", status_code=303)
     chosen = list(dict.fromkeys(metric or []))
+    points = POINTS if wants_drawings(request) else SPARK_POINTS
     curves: dict[str, Any] = {"steps": [], "series": {}}
     evaluations: list[dict[str, Any]] = []
     findings: list[dict[str, Any]] | None = []
     now: dict[str, Any] = {}
     if found.directory is not None:
-        curves = metrics(call.data.series, found, (), POINTS, patience=PATIENCE)
+        curves = metrics(call.data.series, found, (), points, patience=PATIENCE)
         evaluations = [{**score, **one} for one in held_out(found) for score in one["scores"]]
         findings = call.data.findings(found, PATIENCE)
         now = progress(found, call.data.use)
