@@ -70,7 +70,7 @@ def make_steps(directory: Path, count: int, seed: int = 0) -> None:
 
 
 def write_steps(directory: Path, seconds: float, step: int = 0) -> float:
-    """Steps of a fixed amount of work after `step`, written by the monitors of training. The mean seconds of the work."""
+    """Steps of a fixed amount of work after `step`, written by the monitors of training. Its mean seconds."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.toml").write_text(CONFIG)
     lock = DirectoryLock(directory)

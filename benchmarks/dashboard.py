@@ -177,8 +177,8 @@ def page(steps: int, viewers: int) -> None:
             finally:
                 writer.terminate()
     print(
-        f"{steps:,} steps, {viewers} viewers: the first page {first:.2f} s; then {min(pages):.2f} to {max(pages):.2f} s, "
-        f"median {statistics.median(pages):.2f}; the list {min(lists):.2f} to {max(lists):.2f} s"
+        f"{steps:,} steps, {viewers} viewers: the first page {first:.2f} s; "
+        f"then {min(pages):.2f} to {max(pages):.2f} s, median {statistics.median(pages):.2f}; the list {min(lists):.2f} to {max(lists):.2f} s"
     )
 
 
