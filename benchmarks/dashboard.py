@@ -178,7 +178,8 @@ def page(steps: int, viewers: int) -> None:
                 writer.terminate()
     print(
         f"{steps:,} steps, {viewers} viewers: the first page {first:.2f} s; "
-        f"then {min(pages):.2f} to {max(pages):.2f} s, median {statistics.median(pages):.2f}; the list {min(lists):.2f} to {max(lists):.2f} s"
+        f"then {min(pages):.2f} to {max(pages):.2f} s, median {statistics.median(pages):.2f}; "
+        f"the list {min(lists):.2f} to {max(lists):.2f} s"
     )
 
 
