@@ -177,6 +177,32 @@ def test_a_dropped_token_with_an_infinite_ratio_stays_harmless():
     assert given.logprobs_N.grad.item() == 0
 
 
+OVERFLOW = 120.0  # exp of it is infinite in float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", RATIO_LOSSES)
+def test_a_token_that_carries_no_loss_has_gradient_zero_where_its_ratio_overflows(name, dtype):
+    beyond = OVERFLOW if dtype == torch.float32 else 10 * OVERFLOW
+    clips = name in ("ppo", "grpo", "gspo", "masked_is")
+    advantages = torch.tensor([1.0 if clips else 0.0, 0.0, -1.0, 1.0], dtype=dtype)
+    logprobs = torch.tensor([-0.1, -0.1, -0.5, -0.5], dtype=dtype, requires_grad=True)
+    sampled = logprobs.detach() - torch.tensor([beyond, beyond, 0, 0], dtype=dtype)
+    config = LossConfig(loss=name, **{"masked_is": {"mask_penalty": 0}, "dro": {"dro_beta": 0}}.get(name, {}))
+    terms = loss_fn(name)(LossInputs(logprobs, sampled, advantages, torch.arange(4)), config)
+    terms.loss_N.sum().backward()
+    assert terms.loss_N.isfinite().all()
+    torch.testing.assert_close(logprobs.grad, torch.tensor([0, 0, 1, -1], dtype=dtype))
+
+
+@pytest.mark.parametrize("name", ["ppo", "gspo", "importance_sampling"])
+def test_a_token_that_carries_loss_is_not_finite_where_its_ratio_overflows(name):
+    """The learner then names the rollout; a bounded weight would hide it."""
+    logprobs = torch.tensor([-0.1], requires_grad=True)
+    given = LossInputs(logprobs, logprobs.detach() - OVERFLOW, torch.tensor([-1.0]), torch.zeros(1, dtype=torch.long))
+    assert loss_fn(name)(given, LossConfig(loss=name)).loss_N.item() == float("inf")
+
+
 def squared(given, config):
     """A loss of one's own, for the tests below."""
     return LossTerms(config.loss_args["weight"] * given.log_ratio_N.square())

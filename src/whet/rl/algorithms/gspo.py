@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from whet.rl.algorithms import Algorithm, LossInputs, LossTerms
+from whet.rl.algorithms.ppo import clipped_surrogate
 
 if TYPE_CHECKING:
     from whet.rl.algorithm_config import LossConfig
@@ -22,10 +23,8 @@ def loss(inputs: LossInputs, config: LossConfig) -> LossTerms:
     sequences, sequence_N = inputs.sequence_N.unique(return_inverse=True)
     log_ratio_N = inputs.log_ratio_N
     sums_B = log_ratio_N.new_zeros(len(sequences)).index_add(0, sequence_N, log_ratio_N)
-    ratio_N = (sums_B / sequence_N.bincount(minlength=len(sequences))).exp()[sequence_N]
-    plain_N = inputs.advantages_N * ratio_N
-    cut_N = inputs.advantages_N * ratio_N.clamp(*config.ratio_bounds)
-    return LossTerms(-plain_N.minimum(cut_N), cut_N < plain_N)
+    mean_N = (sums_B / sequence_N.bincount(minlength=len(sequences)))[sequence_N]
+    return clipped_surrogate(mean_N, inputs.advantages_N, config.ratio_bounds)
 
 
 ALGORITHM = Algorithm(name="gspo", loss=loss, loss_constants={"eps_low": 3e-4, "eps_high": 4e-4})

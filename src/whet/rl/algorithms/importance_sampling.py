@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def loss(inputs: LossInputs, config: LossConfig) -> LossTerms:
-    return LossTerms(-inputs.advantages_N * inputs.log_weight_N.exp())
+    # A token without advantage has no loss, whatever its ratio: 0 * inf is not 0.
+    log_weight_N = inputs.log_weight_N.masked_fill(inputs.advantages_N == 0, 0.0)
+    return LossTerms(-inputs.advantages_N * log_weight_N.exp())
 
 
 ALGORITHM = Algorithm(name="importance_sampling", loss=loss, weighs_by_ratio=True)

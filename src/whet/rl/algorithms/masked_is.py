@@ -26,8 +26,9 @@ def loss(inputs: LossInputs, config: LossConfig) -> LossTerms:
     dropped_N = ((moved_N > config.mask_threshold) & (advantages_N > 0)) | (
         (moved_N < -config.mask_threshold) & (advantages_N < 0)
     )
-    # Where, not times: a dropped token's ratio may be infinite, and 0 * inf is not 0.
-    surrogate_N = -advantages_N * inputs.log_weight_N.masked_fill(dropped_N, 0.0).exp()
+    # Where, not times: the ratio of a token that is dropped or has no advantage may be infinite, and 0 * inf is not 0.
+    silent_N = dropped_N | (advantages_N == 0)
+    surrogate_N = -advantages_N * inputs.log_weight_N.masked_fill(silent_N, 0.0).exp()
     policy_N = surrogate_N.masked_fill(dropped_N, 0.0)
     return LossTerms(policy_N + config.mask_penalty * log_ratio_N.square(), dropped_N)
 
