@@ -68,6 +68,32 @@ def test_a_reward_that_always_raises_stops_the_run_and_names_it(config) -> None:
     assert "the judge is down" in outcome.message
 
 
+FLAKY = """
+    import random
+    draws = globals().setdefault("draws", random.Random(0))
+    if draws.random() < 0.1:
+        raise RuntimeError("once in a while")
+    return draws.random()
+"""
+
+
+def test_an_ordinary_rate_of_failing_rollouts_does_not_end_the_run(config, tmp_path: Path) -> None:
+    large = ("--batch_size", "16", "--rollouts_per_example", "16", "--sampling.max_tokens", "2")
+    outcome = outcome_of(config(*large, reward=FLAKY.strip()))
+    assert (outcome.state, outcome.step) == ("finished", 3), outcome.message
+    metrics = [json.loads(line) for line in (tmp_path / "runs" / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert sum(line["groups/replaced"] for line in metrics) > 0
+
+
+def test_rollouts_that_fail_are_attempted_again_as_often_as_the_config_says(config) -> None:
+    fails = "globals()['calls'] = globals().get('calls', 0) + 1\n    raise RuntimeError(str(calls))"
+    alone = ("--batch_size", "1", "--rollouts_per_example", "1", "--buffer.max_errored_groups", "2")
+    outcome = outcome_of(config(*alone, "--max_retries", "3", reward=fails))
+    assert outcome.state == "failed"
+    assert "2 groups in a row had errored rollouts (2 in all)" in outcome.message
+    assert "RuntimeError: 4" in outcome.message, "of the last of 4 attempts at the first group"
+
+
 @pytest.mark.parametrize("value", ["float('nan')", "float('inf')", "'good'", "None"])
 def test_a_reward_that_is_no_finite_number_is_an_error_and_never_a_zero(config, value: str) -> None:
     outcome = outcome_of(config(reward=f"return {value}"))

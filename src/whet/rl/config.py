@@ -61,6 +61,9 @@ class RunConfig(TrainingConfig):
         8, ge=0, description="Rollouts begun more policy versions ago than this are cancelled and replaced."
     )
     max_concurrent: int = Field(512, ge=1, description="Rollouts in flight at once.")
+    max_retries: int = Field(
+        2, ge=0, description="Further attempts of a rollout that failed because of a model, an endpoint or its scoring."
+    )
     workers_per_env: int = Field(
         1, ge=0, description="Worker processes for each environment's rollouts; 0 and 1: they run in the run's own."
     )

@@ -266,6 +266,8 @@ class ReinforcementRun(TrainingRun):
             rollouts_per_example=config.rollouts_per_example,
             max_concurrent=config.max_concurrent,
             seed=config.seed,
+            max_retries=config.max_retries,
+            retry_delay=0.0 if _takes_turns(config) else 1.0,  # a timer would decide what is sampled together
             watchdog=self.watchdog,
             lengths=self.lengths,
         )
@@ -281,9 +283,9 @@ class ReinforcementRun(TrainingRun):
                 in_order=_takes_turns(config),
                 start=LocalProcess if self.cluster is None else self.cluster.start_worker,
             )
-        min_variance = config.buffer.difficulty_threshold
+        min_variance, errored = config.buffer.difficulty_threshold, config.buffer.max_errored_groups
         if not config.asynchronous:
-            return SyncSource(runner, self._curriculum(), config.groups_per_batch, min_variance)
+            return SyncSource(runner, self._curriculum(), config.groups_per_batch, min_variance, errored)
         lead = Lead(
             config.groups_per_batch,
             config.max_async_level,
@@ -291,7 +293,8 @@ class ReinforcementRun(TrainingRun):
             config.max_off_policy_steps,
             parts=PARTS if config.algorithm.learns_in_parts else 1,
         )
-        return AsyncSource(runner, self._curriculum(), RolloutBuffer(lead, GroupFilter(min_variance)))
+        group_filter = GroupFilter(min_variance, max_errored_groups=errored)
+        return AsyncSource(runner, self._curriculum(), RolloutBuffer(lead, group_filter))
 
     def _temperature(self) -> float:
         """Of rollouts that begin now."""

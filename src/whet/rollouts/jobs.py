@@ -42,6 +42,7 @@ class RolloutRecipe:
     seed: tuple[object, ...] | None = None  # what seeds are made from, before task and index; None: none is sent
     together: bool = True  # the attempts at a task are scored as a group
     max_retries: int = 0
+    retry_delay: float = 1.0  # seconds before the first retry
     timeout: float | None = None  # seconds of an attempt
     state_columns: tuple[str, ...] = ()
 
@@ -84,6 +85,7 @@ class RolloutRecipe:
             trajectory_ids=[self.trajectory_id(task, index) for index in indices],
             independent_scoring=not self.together,
             max_retries=self.max_retries,
+            retry_delay=self.retry_delay,
             timeout=self.timeout,
         )
         for state in states:

@@ -69,6 +69,18 @@ def test_a_batch_of_nothing_but_masked_rollouts_stops_the_run_and_says_why():
         require_tokens([masked, masked], config)
 
 
+@pytest.mark.parametrize("mask_truncated", [False, True])
+@pytest.mark.parametrize("turns", [[], [[]]])
+def test_a_batch_without_a_token_stops_the_run_and_says_why(turns, mask_truncated):
+    states = [{**rollout(1.0, []), "trajectory": [rollout(1.0, turn)["trajectory"][0] for turn in turns]}] * 2
+    nothing = assembled(group(*states), mask_truncated=mask_truncated)
+    assert nothing.batch.trained_tokens == 0
+    assert len(nothing.advantages[0]) == 2
+    with pytest.raises(TrainingError, match="no rollout of the batch has a token"):
+        require_tokens([nothing, nothing], AlgorithmConfig(mask_truncated=mask_truncated))
+    require_tokens([nothing, assembled(PAIR)], AlgorithmConfig(mask_truncated=mask_truncated))
+
+
 def test_advantages_are_made_of_shaped_rewards():
     found = assembled(PAIR, length_penalty=0.5, length_penalty_start=1, length_penalty_full=2)
     assert found.advantages == [[0.25, -0.25]]  # of 1 - 0.5 and 0

@@ -63,7 +63,9 @@ def flown(body: Callable[[AsyncSource, Runway], Awaitable[None]], *, runway: Run
     runway = runway or Runway()
     curriculum = MixedCurriculum([Pool("env", 100)], seed=0)
     made: Any = runway
-    stream = AsyncSource(made, curriculum, RolloutBuffer(Lead(2, **lead), GroupFilter(max_attempts=2)))
+    stream = AsyncSource(
+        made, curriculum, RolloutBuffer(Lead(2, **lead), GroupFilter(max_attempts=2, max_errored_groups=1))
+    )
 
     async def whole() -> None:
         try:

@@ -1,5 +1,7 @@
 """Which finished groups fill a slot of a batch, which are replaced, and when the run must stop."""
 
+import random
+
 import pytest
 
 from whet.errors import RewardError, TrainingError
@@ -9,10 +11,12 @@ from whet.rl.loop.group_filter import GroupFilter
 from whet.types import State
 
 
-def group(slot: int, rewards: list[float], *, error: Exception | None = None, attempt: int = 0) -> Group:
+def group(
+    slot: int, rewards: list[float], *, error: Exception | None = None, attempt: int = 0, errored: int = 1
+) -> Group:
     states = [State(reward=reward, error=None) for reward in rewards]
-    if error is not None:
-        states[0]["error"] = error
+    for state in states[: errored if error is not None else 0]:
+        state["error"] = error
     return Group(slot, DrawnTask(10 * slot + attempt, 0, slot, 0), "env", states)
 
 
@@ -43,10 +47,32 @@ def test_a_slot_out_of_attempts_takes_the_group_with_most_variance() -> None:
 
 
 def test_nothing_but_errors_stops_the_run_with_the_commonest_one() -> None:
-    group_filter = GroupFilter(max_attempts=2)
-    group_filter.decide(group(0, [0, 1], error=RewardError("the judge is down")))
-    with pytest.raises(TrainingError, match="the judge is down"):
-        group_filter.decide(group(0, [0, 1], error=RewardError("the judge is down")))
+    group_filter, broken = GroupFilter(max_errored_groups=2), RewardError("the judge is down")
+    group_filter.decide(group(0, [0, 1], error=broken, errored=2))
+    with pytest.raises(
+        TrainingError, match=r"2 groups in a row .*\(4 in all\).* the judge is down.*max_errored_groups"
+    ):
+        group_filter.decide(group(0, [0, 1], error=broken, errored=2))
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.1])
+def test_an_ordinary_rate_of_failing_rollouts_does_not_stop_the_run(rate: float) -> None:
+    draws, group_filter, failed = random.Random(0), GroupFilter(), RewardError("now and then")
+    filled = attempts = 0
+    while filled < 100 and attempts < 2000:
+        errored = sum(draws.random() < rate for _ in range(16))
+        attempts += 1
+        one = group(0, [0.0] * 15 + [1.0], error=failed if errored else None, attempt=attempts, errored=errored)
+        filled += group_filter.decide(one) is one
+    assert filled == 100
+
+
+def test_a_rate_of_failing_rollouts_that_spares_no_group_stops_the_run() -> None:
+    group_filter, half = GroupFilter(), group(0, [0.0] * 16, error=RewardError("half of them"), errored=8)
+    for _ in range(15):
+        assert group_filter.decide(half) is None
+    with pytest.raises(TrainingError, match="16 groups in a row had errored rollouts"):
+        group_filter.decide(half)
 
 
 def test_the_share_of_groups_that_teach_nothing() -> None:

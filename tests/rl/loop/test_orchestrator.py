@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import whet
+from whet.errors import OverlongPromptError, TrainingError
 from whet.inference.protocol import WeightUpdate
 from whet.rl.config import RunConfig
 from whet.rl.data.curriculum import MixedCurriculum, Pool
@@ -90,7 +92,12 @@ class Engine:
     async def load_weights(self, update: WeightUpdate) -> None:
         self.version = update.version
 
-    def answer(self, sampling_args: dict[str, Any]) -> Response:
+    def __init__(self, overlong: Callable[[int], bool] = lambda task: False) -> None:
+        self.overlong = overlong  # tasks whose prompts do not fit
+
+    def answer(self, sampling_args: dict[str, Any], prompt: Any) -> Response:
+        if self.overlong(int(prompt[-1]["content"])):
+            raise OverlongPromptError("too long")
         versions = [[self.version, TOKENS]]
         tokens = ResponseTokens([1, 2], [3] * TOKENS, [-0.5] * TOKENS, policy_version=versions)
         text = str(sampling_args["seed"] % 2)
@@ -106,6 +113,7 @@ def run(
     parts: int,
     stop: asyncio.Event | None = None,
     run_blocking: RunBlocking = inline,
+    overlong: Callable[[int], bool] = lambda task: False,
 ) -> tuple[RunDirectory, AsyncSource]:
     config = RunConfig(
         name="run",
@@ -118,9 +126,9 @@ def run(
         eval={"before": False, "after": False},
     )
     rows = [{"prompt": [{"role": "user", "content": str(n)}], "example_id": n} for n in range(100)]
-    rubric = whet.Rubric([lambda completion: float(completion[-1]["content"])])
+    rubric = whet.Rubric([lambda completion: float(completion[-1]["content"]) if completion else 0.0])
     env = whet.SingleTurnEnv(dataset=[{"question": "?", "answer": ""}], rubric=rubric)
-    engine = Engine()
+    engine = Engine(overlong)
     client = whet.ScriptedClient(engine.answer)
     # one group after the other, so that no batch is there at once
     runner = GroupRunner([TrainingEnv("scripted", env, rows)], client, "scripted", {}, GROUP, GROUP, seed=0)
@@ -186,6 +194,22 @@ def test_a_run_that_is_stopped_within_a_batch_is_saved_as_of_the_step_before_and
     pending = {str(number) for number, *_ in json.loads((checkpoint.path / CURRICULUM).read_text())["pending"]}
     assert len(pending) >= GROUPS
     assert not pending & set(trained[1])
+
+
+def test_parts_of_a_batch_in_which_no_rollout_has_a_token_are_skipped(tmp_path: Path) -> None:
+    learner = ComparingLearner()
+    place, _ = run(tmp_path, learner, steps=6, parts=4, overlong=lambda task: bool(task % 3))
+    lines = [json.loads(line) for line in place.metrics.read_text().splitlines()]
+    steps = [asked for asked in learner.asked if isinstance(asked, str)]
+    assert len(lines) == len(steps) == 6
+    assert {int(asked.split()[2]) for asked in steps} < {TOKENS * GROUP * groups for groups in range(1, GROUPS)}
+    assert all(line["rollouts/truncated_frac"] > 0 and line["policy/kl"] > 0 for line in lines)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_batch_in_which_no_rollout_has_a_token_stops_the_run_and_says_why(tmp_path: Path, parts: int) -> None:
+    with pytest.raises(TrainingError, match="no rollout of the batch has a token that the policy sampled"):
+        run(tmp_path, Learner(), steps=1, parts=parts, overlong=lambda task: True)
 
 
 async def in_turn(work: Any) -> Any:

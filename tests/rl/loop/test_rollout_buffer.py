@@ -20,9 +20,8 @@ def group(
     place: int, task: DrawnTask, *, version: int = 0, rewards: tuple[float, ...] = (0, 1), failed: bool = False
 ) -> Group:
     trajectory = [{"tokens": {"policy_version": [[version, 3], [version + 1, 2]]}}]
-    states = [State(reward=reward, error=None, trajectory=trajectory) for reward in rewards]
-    if failed:
-        states[0]["error"] = RewardError("no")
+    error = RewardError("no") if failed else None
+    states = [State(reward=reward, error=error, trajectory=trajectory) for reward in rewards]
     return Group(place, task, f"env{task.environment}", states)
 
 
@@ -204,7 +203,8 @@ def test_a_group_kept_aside_for_its_variance_never_fills_a_place_when_it_has_bec
 
 
 def test_a_place_whose_group_aside_became_too_old_is_attempted_until_one_is_without_errors() -> None:
-    backlog = RolloutBuffer(Lead(1, max_off_policy_steps=2), GroupFilter(min_variance=0.1, max_attempts=3))
+    group_filter = GroupFilter(min_variance=0.1, max_attempts=3, max_errored_groups=3)
+    backlog = RolloutBuffer(Lead(1, max_off_policy_steps=2), group_filter)
     place = backlog.open(0)
     assert not backlog.add(group(place, DrawnTask(0, 0, 0, 0), rewards=(0.2, 0.4)), version=0)
     for number in (1, 2):  # as many attempts as there may be, but they were not all errors
@@ -242,7 +242,7 @@ def test_whatever_lands_when_no_group_of_a_batch_is_older_than_allowed(landings:
 
 
 def test_nothing_but_errors_stops_the_run() -> None:
-    backlog = RolloutBuffer(Lead(1), GroupFilter(max_attempts=2))
+    backlog = RolloutBuffer(Lead(1), GroupFilter(max_errored_groups=2))
     place = backlog.open(0)
     assert not backlog.add(group(place, DrawnTask(0, 0, 0, 0), failed=True), version=0)
     with pytest.raises(TrainingError, match="env0: 2 groups in a row"):
@@ -256,4 +256,4 @@ def test_what_was_turned_away_is_counted_with_the_next_batch_and_then_forgotten(
     backlog.add(group(first, DrawnTask(1, 0, 1, 0)), version=0)
     backlog.add(group(second, DrawnTask(2, 0, 2, 0)), version=0)
     tallies = [part.tally for part in (backlog.take(), backlog.take()) if part is not None and part.tally is not None]
-    assert [(tally.errored_rollouts, tally.replaced) for tally in tallies] == [(1, 1), (0, 0)]
+    assert [(tally.errored_rollouts, tally.replaced) for tally in tallies] == [(2, 1), (0, 0)]

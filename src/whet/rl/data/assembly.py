@@ -42,7 +42,7 @@ class Assembled:
 def assemble(
     groups: Sequence[Group], config: AlgorithmConfig, shaper: RewardShaper, *, temperature: float
 ) -> Assembled:
-    """All groups of a batch, or (where `config.learns_in_parts`) some of them."""
+    """All groups of a batch, or (where `config.learns_in_parts`) some of them, which may have sampled no token."""
     shaped, shaping = shaper.shape(
         [group.rewards_G for group in groups], [[sampled_ids(state) for state in group.states] for group in groups]
     )
@@ -66,7 +66,8 @@ def assemble(
             packed += map(_without_loss, found) if config.mask_truncated and state["is_truncated"] else found
             per_sequence += _per_token(found, advantage, own_step_advantages(state))
     rows = [[float(advantage.mean()) for advantage in advantages_G] for advantages_G in advantages_by_group]
-    return Assembled(pack(packed, per_sequence), rows, sequences, shaping, branches)
+    batch = pack(packed, per_sequence) if packed else pack([TokenSequence.demonstration([], [])])
+    return Assembled(batch, rows, sequences, shaping, branches)
 
 
 def rollout_sequences(group: Group, index: int, config: AlgorithmConfig, *, temperature: float) -> list[TokenSequence]:
@@ -82,11 +83,18 @@ def rollout_sequences(group: Group, index: int, config: AlgorithmConfig, *, temp
 
 def require_tokens(parts: Sequence[Assembled], config: AlgorithmConfig) -> None:
     """Raises `TrainingError` where no token of a whole batch is left to learn from."""
-    if config.mask_truncated and not any(part.batch.trained_tokens for part in parts):
+    if any(part.batch.trained_tokens for part in parts):
+        return
+    if not any(sequence.trained.any() for part in parts for sequence in part.sequences):
         raise TrainingError(
-            "every rollout of the batch was cut off, and [algorithm] mask_truncated leaves no token to learn from. "
-            "Raise sampling.max_tokens, or train without mask_truncated until answers end by themselves."
+            "no rollout of the batch has a token that the policy sampled, so there is nothing to learn from. Either "
+            "the environment ended them before their first turn, or every prompt is too long: compare the prompts "
+            "with the model's context less sampling.max_tokens."
         )
+    raise TrainingError(
+        "every rollout of the batch was cut off, and [algorithm] mask_truncated leaves no token to learn from. "
+        "Raise sampling.max_tokens, or train without mask_truncated until answers end by themselves."
+    )
 
 
 def assembly_metrics(parts: Sequence[Assembled], config: AlgorithmConfig, *, temperature: float) -> dict[str, float]:

@@ -27,6 +27,9 @@ class BufferConfig(DifficultyRule):
     online_difficulty_filtering: bool = Field(
         False, description="Tasks rest while their groups' mean reward says that they are too easy or too hard."
     )
+    max_errored_groups: int = Field(
+        8, ge=1, description="Groups' worth of rollouts that may fail in a row for one place before the run stops."
+    )
     curriculum: str | None = Field(
         None, description="Another order of tasks: 'package.module:name', called with pools and seed."
     )

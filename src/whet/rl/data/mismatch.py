@@ -87,8 +87,9 @@ def fresh_of_batch(
     for part, loss in zip(parts, losses, strict=True):
         if loss.values is None:
             return None
-        fresh_T = np.concatenate([fresh_tokens(one, version, recomputes=recomputes) for one in part.sequences])
-        found += FreshTokens.of(loss.values.logprobs_T, part.batch.logprobs, fresh_T & part.batch.trained)
+        if loss.tokens:
+            fresh_T = np.concatenate([fresh_tokens(one, version, recomputes=recomputes) for one in part.sequences])
+            found += FreshTokens.of(loss.values.logprobs_T, part.batch.logprobs, fresh_T & part.batch.trained)
     return found
 
 

@@ -51,8 +51,13 @@ class LossOutput:
             tokens=self.tokens + other.tokens,
             sums={name: self.sums.get(name, 0.0) + other.sums.get(name, 0.0) for name in names},
             flops=None if self.flops is None or other.flops is None else self.flops + other.flops,
-            peak_flops=self.peak_flops,
+            peak_flops=self.peak_flops or other.peak_flops,
         )
+
+
+def nothing_learned(tokens: int) -> LossOutput:
+    """Of a part of a batch without a trained token, which no learner is given."""
+    return LossOutput(0.0, 0, values=TokenValues(np.zeros(tokens, np.float32), np.zeros(tokens, np.bool_)), flops=0.0)
 
 
 @dataclass(frozen=True, slots=True)

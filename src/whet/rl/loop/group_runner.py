@@ -53,6 +53,8 @@ class GroupRunner:
     rollouts_per_example: int
     max_concurrent: int
     seed: int
+    max_retries: int = 0  # of a rollout that failed for reasons outside model and task
+    retry_delay: float = 1.0  # seconds before the first
     temperature: Callable[[], float] | None = None  # of rollouts that begin now; None: as sampling_args say
     workers: WorkerPool | None = None  # run the groups; None: this process does
     watchdog: Watchdog = field(default_factory=Watchdog)
@@ -69,7 +71,13 @@ class GroupRunner:
     @property
     def recipe(self) -> RolloutRecipe:
         """How tasks are attempted. Workers are given it at their start, so it never changes."""
-        return RolloutRecipe(self.model, self.sampling_args, seed=(self.seed,))
+        return RolloutRecipe(
+            self.model,
+            self.sampling_args,
+            seed=(self.seed,),
+            max_retries=self.max_retries,
+            retry_delay=self.retry_delay,
+        )
 
     async def _attempt(self, job: RolloutJob, source: TrainingEnv, limit: Limit) -> list[State]:
         if self.workers is not None:

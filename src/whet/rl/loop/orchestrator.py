@@ -35,7 +35,14 @@ from whet.rl.data.mismatch import EVIDENCE, FreshTokens, fresh_of_batch, mismatc
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.data.samples import TokenSequence
 from whet.rl.data.token_details import Turns, turn_details
-from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, learner_metrics, offloading_learner
+from whet.rl.learner.protocol import (
+    LossOutput,
+    OptimOutput,
+    OptimParams,
+    learner_metrics,
+    nothing_learned,
+    offloading_learner,
+)
 from whet.rl.loop.group import Group, Part, Tally
 from whet.rl.loop.source import Source
 from whet.rl.loop.training_loop import TrainingLoop
@@ -123,8 +130,11 @@ class Orchestrator(TrainingLoop):
             assembled = assemble(part.groups, algorithm, self.shaper, temperature=temperature)
             if part.tally is not None:
                 require_tokens([*learned.parts, assembled], algorithm)
-            loss = await self._in_learner(partial(self.learner.forward_backward, assembled.batch, algorithm))
-            learned.add(part, assembled, loss)
+            if assembled.batch.trained_tokens:
+                loss = await self._in_learner(partial(self.learner.forward_backward, assembled.batch, algorithm))
+                learned.add(part, assembled, loss)
+            else:  # a part whose rollouts have no tokens, or are masked
+                learned.add(part, assembled, nothing_learned(len(assembled.batch.ids)))
         return learned
 
     async def _mismatch(self, learned: StepAccumulator) -> dict[str, float]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from whet.rl.data.curriculum import Curriculum
 from whet.rl.loop.group import Group, Part
-from whet.rl.loop.group_filter import GroupFilter
+from whet.rl.loop.group_filter import MAX_ERRORED_GROUPS, GroupFilter
 from whet.rl.loop.group_runner import GroupRunner
 from whet.rl.loop.source import OnProgress
 from whet.system.cancellation import cancel
@@ -31,6 +31,7 @@ class SyncSource:
     curriculum: Curriculum
     groups_per_batch: int
     min_variance: float = 0.0
+    max_errored_groups: int = MAX_ERRORED_GROUPS
     _idle_since: float | None = None
 
     async def part(self, on_progress: OnProgress) -> Part:
@@ -45,7 +46,8 @@ class SyncSource:
         return batch
 
     async def _fill(self, on_progress: OnProgress) -> Part:
-        group_filter, filled = GroupFilter(self.min_variance), dict[int, Group]()
+        group_filter = GroupFilter(self.min_variance, max_errored_groups=self.max_errored_groups)
+        filled = dict[int, Group]()
         tasks = [self.curriculum.next_task() for _ in range(self.groups_per_batch)]
         attempted: list[Group] = []
         running = {asyncio.create_task(self.runner.run(slot, task)): (slot, task) for slot, task in enumerate(tasks)}

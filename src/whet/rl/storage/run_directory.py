@@ -30,6 +30,8 @@ FREE_ON_RESUME = (
     "checkpointing",
     "deployment",
     "max_concurrent",
+    "max_retries",
+    "buffer.max_errored_groups",
     "workers_per_env",
     "wandb",
     "trackio",
