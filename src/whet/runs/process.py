@@ -5,12 +5,14 @@ Process ids are reused; an id together with the time at which its process began 
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,37 @@ def is_suspended(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] in ("T", "t")
+
+
+def family(pid: int) -> Iterator[int]:
+    """The process and its descendants, the outermost first."""
+    waiting = [pid]
+    while waiting:
+        one = waiting.pop(0)
+        yield one
+        for children in glob.glob(f"/proc/{one}/task/*/children"):
+            with contextlib.suppress(OSError):
+                waiting += map(int, Path(children).read_text().split())
+
+
+def own_memory(pid: int) -> int:
+    """Bytes of memory of a process without files; what it shares with others counts for each of them."""
+    return _kib(Path(f"/proc/{pid}/status"), "RssAnon:", "RssShmem:") or 0
+
+
+def memory_share(pid: int) -> int:
+    """The same with shared memory divided among its users (PSS); slower to read."""
+    found = _kib(Path(f"/proc/{pid}/smaps_rollup"), "Pss_Anon:", "Pss_Shmem:")
+    return own_memory(pid) if found is None else found
+
+
+def _kib(file: Path, *names: str) -> int | None:
+    """The sum of these lines of a file of /proc, in bytes; None where it cannot be read."""
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(names))
 
 
 @cache

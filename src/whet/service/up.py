@@ -21,16 +21,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from whet.authoring.workspace import examples_folder
+from whet.config import Option
 from whet.errors import ConfigError
 from whet.gateway.serve import listen
 from whet.hub.client.settings import HUB_VARIABLE, TOKEN_VARIABLE
 from whet.hub.serve import address_of
 from whet.service.parent import VARIABLE
+from whet.service.runner.serve import NETWORK_HELP
 from whet.service.serve import LISTENING, ApiConfig
 
 POLL_S = 0.2
@@ -52,6 +54,7 @@ class UpConfig(ApiConfig):
     isolation: Literal["auto", "bubblewrap", "none"] = Field(
         "auto", description="How runs are kept apart: bubblewrap, which auto insists on, or none."
     )
+    network: Annotated[tuple[str, ...], Option(metavar="HOST:PORT")] = Field((), description=NETWORK_HELP)
     core_hour_price: float = Field(0.0, ge=0, description="What an hour of a core costs, for caps and usage.")
     device_hour_price: float = Field(0.0, ge=0, description="What an hour of a device costs.")
     deployments_port: int = Field(8092, ge=0, le=65535, description="Port of deployments; 0 takes a free one.")
@@ -144,7 +147,6 @@ def _parts(config: UpConfig, data: Path, listening: socket.socket, deployments: 
     shared = ["--data", str(data), *(["--database", config.database] if config.database else [])]
     storage = ["--storage", config.storage] if config.storage else []
     api = ["api", *shared, *storage, "--upstream", config.upstream, "--json"]
-    api += [word for one in config.webhook_allow for word in ("--webhook-allow", one)]
     api += ["--host", config.host] + ([] if config.actions else ["--no-actions"])
     api += [word for network in config.webhook_allow for word in ("--webhook-allow", network)]
     number = listening.fileno()
@@ -156,7 +158,9 @@ def _parts(config: UpConfig, data: Path, listening: socket.socket, deployments: 
             "--device-hour-price",
             str(config.device_hour_price),
         ]
-        parts.append(Part("runner", ["runner", *shared, *storage, "--isolation", config.isolation, *prices]))
+        network = [word for one in config.network for word in ("--network", one)]
+        words = ["runner", *shared, *storage, "--isolation", config.isolation, *network, *prices]
+        parts.append(Part("runner", words))
     number = deployments.fileno()
     words = ["deployments", *shared, "--host", config.host]
     parts.append(Part(DEPLOYMENTS, words, (number,), {LISTENING: str(number)}, wanted_for=deployments))

@@ -169,7 +169,7 @@ def test_what_a_run_adds_to_the_model_cache_is_its_own(
 
 
 def test_auto_insists_on_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused() -> Any:
+    def refused(own_network: bool) -> Any:
         raise SandboxUnavailableError("bwrap is missing. Or use the docker backend.")
 
     monkeypatch.setattr(isolation, "_tried", refused)

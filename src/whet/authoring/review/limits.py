@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import glob
 import itertools
 import os
 import signal
 import threading
-import time
-from collections.abc import Iterator
-from pathlib import Path
 
+from whet.runs.process import family, memory_share, own_memory
 from whet.sandboxes.bubblewrap import cgroups
 
 MEMORY_BYTES = 8 << 30  # or half of what the machine has, whichever is less
 PROCESSES = 512  # threads among them, where a control group counts
 MARGIN = 64  # so that a fork bomb is ended rather than left to try again until its time is up
 LOOK_S = 0.05
-REMOVE_S = 2.0
 _ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done 2>/dev/null; shift; exec "$@"'
 _numbers = itertools.count(1)
 
@@ -63,69 +59,24 @@ class Limits:
             return self._said
         if self._group.killed_for_memory():
             self._said = self._said or _memory_words()
-        for _ in range(int(REMOVE_S / LOOK_S)):
-            left = self._members()
-            for pid in left:
-                _kill(pid)
-            if not left:
-                break
-            time.sleep(LOOK_S)
-        self._group.remove()
+        self._group.end()
         return self._said
-
-    def _members(self) -> set[int]:
-        """What is in the group, also what has left the session."""
-        assert self._group is not None
-        found: set[int] = set()
-        for folder in set(self._group.directories.values()):
-            with contextlib.suppress(OSError):
-                found |= set(map(int, (folder / "cgroup.procs").read_text().split()))
-        return found
 
     def _look(self, pid: int) -> None:
         while not self._stop.wait(LOOK_S):
-            family = set(itertools.islice(_family(pid), PROCESSES + 1))
-            if len(family) > PROCESSES:
+            found = set(itertools.islice(family(pid), PROCESSES + 1))
+            if len(found) > PROCESSES:
                 self._said = f"it started more than {PROCESSES} processes"
-            elif sum(map(_resident, family)) > memory_bytes() and sum(map(_share, family)) > memory_bytes():
+            elif sum(map(own_memory, found)) > memory_bytes() and sum(map(memory_share, found)) > memory_bytes():
                 self._said = _memory_words()
             if self._said is not None:
-                for one in family:
+                for one in found:
                     _kill(one)
                 return
 
 
 def _memory_words() -> str:
     return f"it took more than {memory_bytes() / (1 << 30):.3g} GiB of memory"
-
-
-def _family(pid: int) -> Iterator[int]:
-    """The process and its descendants, the outermost first."""
-    waiting = [pid]
-    while waiting:
-        one = waiting.pop(0)
-        yield one
-        for children in glob.glob(f"/proc/{one}/task/*/children"):
-            with contextlib.suppress(OSError):
-                waiting += map(int, Path(children).read_text().split())
-
-
-def _resident(pid: int) -> int:
-    """Bytes of memory of its own or shared with a parent, without files."""
-    try:
-        fields = Path(f"/proc/{pid}/statm").read_text().split()
-    except OSError:
-        return 0
-    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _share(pid: int) -> int:
-    """The same with shared memory divided among its users (PSS); slower to read."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return _resident(pid)
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), 0)
 
 
 def _kill(pid: int) -> None:

@@ -12,12 +12,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 CONTROLLERS = ("memory", "pids", "cpu")
 PERIOD_US = 100_000
 PREFIX = "whet-"
+LOOK_S, REMOVE_S = 0.05, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,21 @@ class Cgroup:
     def refused_processes(self) -> int:
         return _counter(self.directories.get("pids"), "pids.events", "max")
 
+    def end(self) -> None:
+        """Kill what is left in the group, also what has left its session, and remove it."""
+        for _ in range(int(REMOVE_S / LOOK_S)):
+            left: set[int] = set()
+            for directory in set(self.directories.values()):
+                with contextlib.suppress(OSError):
+                    left |= set(map(int, (directory / "cgroup.procs").read_text().split()))
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            if not left:
+                break
+            time.sleep(LOOK_S)
+        self.remove()
+
     def remove(self) -> None:
         """Once its processes are gone. A directory that the kernel still holds is swept by a later process."""
         for directory in set(self.directories.values()):
@@ -45,8 +63,11 @@ class Cgroup:
                 directory.rmdir()
 
 
-def make(name: str, memory_bytes: int, processes: int, cpus: float, root: Path = Path("/")) -> Cgroup | None:
-    """A control group with these limits, or None where none can be made. `root` is where the system's files begin."""
+def make(name: str, memory_bytes: int, processes: int, cpus: float | None, root: Path = Path("/")) -> Cgroup | None:
+    """A control group with these limits, or None where none can be made. `root` is where the system's files begin.
+
+    Without `cpus` it gets as much of busy cores as every other group.
+    """
     parents, version = parents_of_groups(root)
     directories: dict[str, Path] = {}
     for controller, parent in parents.items():
@@ -77,12 +98,16 @@ def available() -> tuple[str, ...]:
     return tuple(group.directories)
 
 
-def _settings(controller: str, version: int, memory_bytes: int, processes: int, cpus: float) -> list[tuple[str, str]]:
-    quota = str(max(1000, int(cpus * PERIOD_US)))
+def _settings(
+    controller: str, version: int, memory_bytes: int, processes: int, cpus: float | None
+) -> list[tuple[str, str]]:
     if controller == "memory":
         return [("memory.limit_in_bytes" if version == 1 else "memory.max", str(memory_bytes))]
     if controller == "pids":
         return [("pids.max", str(processes))]
+    if cpus is None:
+        return []
+    quota = str(max(1000, int(cpus * PERIOD_US)))
     if version == 1:
         return [("cpu.cfs_period_us", str(PERIOD_US)), ("cpu.cfs_quota_us", quota)]
     return [("cpu.max", f"{quota} {PERIOD_US}")]

@@ -56,7 +56,7 @@ def host() -> Host:
             f"the bubblewrap sandbox needs Linux and this is {sys.platform}. Use the docker backend."
         )
     found = programs()
-    _raise_open_files()
+    raise_open_files()
     filter_ = seccomp.filter_for(os.uname().machine)
     if filter_ is None:
         raise SandboxUnavailableError(
@@ -92,7 +92,7 @@ def host() -> Host:
     raise SandboxUnavailableError(f"the bubblewrap sandbox does not start here. {said}. {advice(said, found[0].path)}")
 
 
-def _raise_open_files() -> None:
+def raise_open_files() -> None:
     """The kernel passes no descriptors while more than this are in flight, over all of a user's processes.
 
     Code in a sandbox may have as many on their way as it may have open, so this process may have more.

@@ -79,6 +79,14 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "iopl": (172, None),
     "ioperm": (173, None),
 }
+# What a run of the training service may do where a sandbox may not: make sandboxes of its own, which takes mounts and
+# namespaces, and to its own processes what debuggers, NUMA and the drivers of GPUs do.
+_OF_RUNS = (
+    *("mount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick"),
+    *("mount_setattr", "unshare", "setns", "sethostname", "setdomainname", "ptrace", "process_vm_readv"),
+    *("process_vm_writev", "process_madvise", "pidfd_getfd", "kcmp", "move_pages", "migrate_pages", "mbind"),
+    *("set_mempolicy", "set_mempolicy_home_node"),
+)
 # Programs try these first and fall back on ENOSYS. clone3 hides its flags in
 # memory, where a filter cannot look; io_uring does what the filter forbids on behalf of the caller.
 # Contexts of io_setup come out of a number that the whole machine shares.
@@ -111,19 +119,22 @@ _NUMBER, _ARCHITECTURE = 0, 4
 _X32 = 0x40000000
 
 
-def filter_for(machine: str) -> bytes | None:
-    """The filter for `os.uname().machine` as an array of `struct sock_filter`, or None for an unknown architecture."""
+def filter_for(machine: str, *, run: bool = False) -> bytes | None:
+    """The filter for `os.uname().machine` as an array of `struct sock_filter`, or None for an unknown architecture.
+
+    That of a `run` leaves it what sandboxes of its own need (`_OF_RUNS`) and huge pages.
+    """
     if machine not in _ARCHITECTURES:
         return None
     column, audit = _ARCHITECTURES[machine]
     code = [_load(_ARCHITECTURE), _jump(_EQUAL, audit, 1, 0), _return(_KILL), _load(_NUMBER)]
     code += _when(_AT_LEAST, _X32, _refuse(errno.EPERM)) + _when(_GREATER, NEWEST, _refuse(errno.ENOSYS))
     for answered, reason in ((_DENIED, errno.EPERM), (_ABSENT, errno.ENOSYS), (_WITHOUT_EFFECT, 0)):
-        for numbers in answered.values():
+        for name, numbers in answered.items():
             number = numbers[column]
-            if number is not None:
+            if number is not None and not (run and name in _OF_RUNS):
                 code += _when(_EQUAL, number, _refuse(reason))
-    for numbers, argument, flag in _HUGE_PAGES:
+    for numbers, argument, flag in () if run else _HUGE_PAGES:
         huge = [_load(_argument(argument)), *_when(_ANY_BIT, flag, _refuse(errno.ENOMEM)), _return(_ALLOW)]
         code += _when(_EQUAL, numbers[column], huge)
     fcntl = [_load(_argument(1))]
@@ -144,7 +155,8 @@ def filter_for(machine: str) -> bytes | None:
         socket += _when(_EQUAL, family, [_return(_ALLOW)])
     route = [_load(_argument(2)), *_when(_EQUAL, 0, [_return(_ALLOW)])]  # NETLINK_ROUTE: listing interfaces
     socket += _when(_EQUAL, _NETLINK, route) + _refuse(errno.EAFNOSUPPORT)
-    for numbers, body in ((_CLONE, clone), (_IOCTL, ioctl), (_PERSONALITY, personality), (_SOCKET, socket)):
+    bodies = [(_IOCTL, ioctl), (_PERSONALITY, personality), (_SOCKET, socket), *([] if run else [(_CLONE, clone)])]
+    for numbers, body in bodies:
         code += _when(_EQUAL, numbers[column], body)
     code.append(_return(_ALLOW))
     return b"".join(code)

@@ -53,6 +53,8 @@ def end_of(kind: str, ended: Mapping[str, Any], seen: Seen, *, stopping: bool) -
         seen: the run's own files.
     """
     code, number = ended.get("code"), ended.get("signal")
+    if exceeded := ended.get("exceeded"):
+        return End("failed", str(exceeded)[:MOST], code)
     state = seen.state
     if kind == "evaluation" and code is not None:
         state = "finished" if code == 0 else "interrupted" if code in INTERRUPTED_CODES else "failed"

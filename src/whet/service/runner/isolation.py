@@ -1,8 +1,8 @@
 """What a run's process sees: its own folder, Python, the model caches and its environments, and nothing else.
 
-bubblewrap makes a file system of those alone and a process table of its own; the network and the devices are the
-machine's. The database, the key of the secrets, other runs and the user's home are not in it. A run may itself use the
-bubblewrap sandboxes of environments inside.
+bubblewrap makes a file system of those alone, a process table and a network of its own (`network.py` is its way out);
+the devices are the machine's. The database, the key of the secrets, other runs and the user's home are not in it. A run
+may itself use the bubblewrap sandboxes of environments inside.
 
 As root, the run becomes another user, one for each run: without that its user could write to /proc/sys, and sandboxes
 inside would find parts of /proc covered. The namespaces are then made by `unshare` and left by `setpriv`.
@@ -61,6 +61,8 @@ class View:
     """Inside -> (the machine's cache, which is shared and only read; the folder that takes what is added)."""
     user: int | None = None  # as root: the user that it becomes
     directory: Path | None = None  # where it begins
+    own_network: bool = False  # a loopback interface that nothing else has, and no other; else that of the machine
+    memory: int | None = None  # bytes that each folder in memory may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +98,12 @@ class Isolation:
             prefix = ["/bin/sh", "-c", '"$@"; exit $?', "sh"]
             own = ["--unshare-user", "--unshare-pid", "--cap-drop", "ALL", "--die-with-parent"]
             own += ["--uid", "1000", "--gid", "1000"] if os.geteuid() == 0 else []
+        own += ["--unshare-net"] if view.own_network else []
         args = [*prefix, self.bubblewrap, *own, "--unshare-ipc", "--unshare-uts", "--new-session"]
         args += ["--hostname", os.uname().nodename[:63] or "whet", *_system(), *self._processes(), *_devices()]
-        args += ["--perms", "1777", "--tmpfs", "/tmp", "--perms", "1777", "--tmpfs", "/dev/shm"]
-        args += ["--perms", "1777", "--dir", "/var", "--perms", "1777", "--tmpfs", "/var/tmp"]
-        args += ["--perms", "0755", "--dir", "/home", "--perms", "1777", "--tmpfs", HOME]
+        memory = ["--perms", "1777", *(["--size", str(view.memory)] if view.memory else []), "--tmpfs"]
+        args += [*memory, "/tmp", *memory, "/dev/shm", "--perms", "1777", "--dir", "/var", *memory, "/var/tmp"]
+        args += ["--perms", "0755", "--dir", "/home", *memory, HOME]
         made: set[str] = {"/", "/tmp", "/var", "/home", HOME, "/dev", "/etc", "/usr"}
         for path in _outer_first([*python_folders(), *view.readable]):
             args += [*_parents(path, made), "--ro-bind", str(path), str(path)]
@@ -138,12 +141,15 @@ class Isolation:
 NONE = Isolation()
 
 
-def choose(choice: Choice) -> Isolation:
-    """What isolates runs here. Raises `SandboxUnavailableError` where bubblewrap does not start and is not declined."""
+def choose(choice: Choice, *, own_network: bool = True) -> Isolation:
+    """What isolates runs here. Raises `SandboxUnavailableError` where bubblewrap does not start and is not declined.
+
+    `own_network`: whether it has to make networks.
+    """
     if choice == "none":
         return NONE
     try:
-        return _tried()
+        return _tried(own_network)
     except SandboxUnavailableError as error:
         raise SandboxUnavailableError(
             f"runs cannot be isolated from each other here: {str(error).replace(' Or use the docker backend.', '')} "
@@ -151,7 +157,7 @@ def choose(choice: Choice) -> Isolation:
         ) from error
 
 
-def _tried() -> Isolation:
+def _tried(own_network: bool) -> Isolation:
     if sys.platform != "linux":
         raise SandboxUnavailableError(f"bubblewrap needs Linux and this is {sys.platform}.")
     unshare = setpriv = None
@@ -164,20 +170,26 @@ def _tried() -> Isolation:
     for program in programs():
         for overlays in (True, False) if "--overlay-src" in program.options else (False,):
             found = Isolation(program.path, unshare, setpriv, overlays)
-            problem = _problem(found)
+            problem = _problem(found, own_network)
             if problem is None:
                 return found
             said = problem, program.path
+            if own_network and _problem(found, False) is None:
+                raise SandboxUnavailableError(
+                    f"{program.path} cannot make a network here: {problem.strip()} To let runs share that of the "
+                    "machine: --network machine."
+                )
     raise SandboxUnavailableError(f"{said[1]}: {said[0].strip()} {advice(*said)}")
 
 
-def _problem(isolation: Isolation) -> str | None:
+def _problem(isolation: Isolation, own_network: bool) -> str | None:
     """None, or what is said when a process is started as a run would be."""
     with tempfile.TemporaryDirectory(prefix="whet-isolation-") as text:
         shared, added = Path(text, "shared"), Path(text, "added")
         for path in (shared, added, Path(f"{added}.work")):
             path.mkdir()
-        view = View(caches={f"{HOME}/.cache/probe": (shared, added)}, user=isolation.user_of("probe"))
+        caches = {f"{HOME}/.cache/probe": (shared, added)}
+        view = View(caches=caches, user=isolation.user_of("probe"), own_network=own_network)
         try:
             done = subprocess.run(
                 isolation.command(view, [sys.executable, "-I", "-S", "-c", "pass"]),

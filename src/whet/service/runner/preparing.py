@@ -10,15 +10,18 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from whet.errors import ConfigError
 from whet.hub.storage.store import FileStore
 from whet.service.runner import isolation as isolating
+from whet.service.runner import network
 from whet.service.runner.environments import PinnedWheel, python_with
 from whet.service.runner.folders import CACHE, RUN, SUBMISSION, RunFolder
 from whet.service.runner.isolation import Isolation, View
+from whet.service.runner.limits import Limits
 from whet.service.runner.progress import Watch
 from whet.service.runner.shim import GATE_HERE, Plan
 from whet.system import untrusted
@@ -42,7 +45,7 @@ class Job:
     resume: bool
     number: int
     fence: int
-    devices: int = 0
+    needs: Mapping[str, Any] = field(default_factory=dict)
 
 
 Command = Callable[[Path, Job, RunFolder], Sequence[str]]
@@ -61,6 +64,8 @@ class Workshop:
     database: Path | None = None  # of SQLite, in a folder that may not be shown
     command: Command | None = None
     patience_s: float = 600.0
+    network: Sequence[str] | None = ()
+    """What isolated runs may reach besides public addresses; None: they have the machine's network."""
 
     def plan(
         self, job: Job, wheels: Sequence[PinnedWheel], values: Mapping[str, str], devices: Sequence[str] | None
@@ -80,9 +85,12 @@ class Workshop:
         variables["PATH"] = f"{python.parent}:{variables['PATH']}"
         variables["PYTHONPATH"] = str(folder.submission / "modules")
         variables["WANDB_DIR"] = str(folder.path)
+        own_network = isolated and self.network is not None
+        variables |= network.variables() if own_network else {}
         if devices is not None:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-        view = self._view(folder, python, user)
+        limits = Limits.of(job.needs)
+        view = replace(self._view(folder, python, user), own_network=own_network, memory=limits.memory // 2)
         return Plan(
             command=self.isolation.command(view, [GATE_HERE, *words]),
             directory=str(folder.submission) if not isolated else "/",
@@ -91,6 +99,8 @@ class Workshop:
             secrets_file=SECRETS_INSIDE if isolated else _place_for_secrets(),
             sweep=not isolated,
             patience_s=self.patience_s,
+            limits=limits.as_dict(),
+            network=list(self.network or ()) if own_network else None,
             facts={
                 "before": Watch(folder.run, job.kind).mark(),
                 "run_id": job.run,

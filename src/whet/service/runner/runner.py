@@ -41,6 +41,7 @@ from whet.service.runner import isolation as isolating
 from whet.service.runner.ends import End, end_of
 from whet.service.runner.environments import wheels_of
 from whet.service.runner.folders import AttemptFolder, RunFolder, is_held, read_object, take, taken
+from whet.service.runner.limits import Limits
 from whet.service.runner.machine import Machine
 from whet.service.runner.preparing import Job, Workshop, tidy
 from whet.service.runner.progress import Seen, Watch
@@ -182,6 +183,7 @@ class Runner:
             resume_step=row.resume_step,
             number=held.attempt,
             fence=held.fence,
+            needs=dict(row.needs or {}),
         )
         watch = Watch(folder.run, row.kind)
         needs = int((row.needs or {}).get("devices") or 0)
@@ -295,7 +297,9 @@ class Runner:
             values = secrets_of_run(session, self.cipher, session.get_one(RunRow, following.held.run))
         isolated = self.workshop.isolation.bubblewrap is not None
         patience = self.workshop.patience_s
-        self._start_shim(following, Plan([], "/", {}, secrets=values, sweep=not isolated, patience_s=patience))
+        limits = Limits.of(following.job.needs).as_dict()
+        plan = Plan([], "/", {}, secrets=values, sweep=not isolated, patience_s=patience, limits=limits)
+        self._start_shim(following, plan)
         self._renew(following)
 
     def _give_up(self, following: Following, reason: str) -> None:
@@ -320,7 +324,7 @@ class Runner:
         end = end_of(following.job.kind, ended, seen, stopping=bool(self._renew(following, seen)))
         if following.held.run not in self.following:
             return
-        if end.state == "failed":
+        if end.state == "failed" and not ended.get("exceeded"):
             run = RunFolder.of(self.workshop.data, following.held.run)
             following.ending = self._pool.submit(end.explained, run, following.folder, self.workshop.isolation)
         else:

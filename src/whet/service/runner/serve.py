@@ -16,6 +16,11 @@ from whet.service.privacy import undumpable
 from whet.service.runner.isolation import Choice, choose
 from whet.service.runner.machine import this_machine
 
+NETWORK_HELP = (
+    "An address in a private network that runs may reach, such as 10.0.0.5:8000 or name=10.0.0.5:8000, besides all "
+    "public ones; may be repeated. 'machine' gives them the machine's own network, with its loopback."
+)
+
 
 class RunnerConfig(StrictModel):
     """`whet service runner`. Each description is the option's `--help`."""
@@ -35,6 +40,7 @@ class RunnerConfig(StrictModel):
     isolation: Choice = Field(
         "auto", description="How runs are kept apart: bubblewrap, which auto insists on, or none."
     )
+    network: Annotated[tuple[str, ...], Option(metavar="HOST:PORT")] = Field((), description=NETWORK_HELP)
     readable: Annotated[Paths, Option(metavar="DIR")] = Field(
         (), description="Folder that every run may read, such as one with models."
     )
@@ -51,13 +57,15 @@ def serve_runner(config: RunnerConfig, on_ready: Callable[[str], None]) -> None:
     """
     from whet.hub.domain.cipher import Cipher, read_keys
     from whet.hub.storage.store import FileStore
+    from whet.service.runner.network import allowed
     from whet.service.runner.preparing import Workshop
     from whet.service.runner.runner import Runner
     from whet.service.storage.database import joined_database
 
     undumpable()
     data = config.data.expanduser().absolute()
-    isolation = choose(config.isolation)
+    reachable = allowed(config.network)
+    isolation = choose(config.isolation, own_network=reachable is not None)
     with joined_database(data, config.database) as database:
         file = database.url.database if database.url.get_backend_name() == "sqlite" else None
         workshop = Workshop(
@@ -67,6 +75,7 @@ def serve_runner(config: RunnerConfig, on_ready: Callable[[str], None]) -> None:
             isolation=isolation,
             readable=[path.expanduser().absolute() for path in config.readable],
             database=Path(file).absolute() if file else None,
+            network=None if reachable is None else config.network,
         )
         prices = {"core_hour_price": config.core_hour_price, "device_hour_price": config.device_hour_price}
         cipher = Cipher(*read_keys(data / "secrets.key"))

@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -27,16 +28,20 @@ from pathlib import Path
 from typing import Any
 
 from whet.runs.process import began, this_process
+from whet.sandboxes.bubblewrap.seccomp import filter_for
+from whet.sandboxes.network.allow_list import PROXY_PORT
 from whet.service.privacy import undumpable
 from whet.service.runner.folders import AttemptFolder, is_held, read_object, take
+from whet.service.runner.limits import Limits, LimitWatch
 from whet.service.runner.output import BoundedLog
 from whet.system.files import write_whole
 
-GATE = 'echo >&0 && read -r go && (umask 077 && cat >"${WHET_SECRETS_FILE:-/dev/null}") && exec "$@" </dev/null'
+GATE = [sys.executable, "-I", "-S", str(Path(__file__).with_name("gate.py"))]
 """The run's process says that it is there, waits to be let through, takes its secrets, and becomes the command."""
 MARK = "WHET_ATTEMPT"
 """Variable of a run's processes: the run and the number of the attempt."""
-POLL_S = 0.5
+POLL_S = 0.1
+"""Between two looks at the run: what a control group does not count is counted then."""
 LOCK_TRIES, LOCK_PAUSE_S = 50, 0.1
 RETRY_S = 2.0
 NOT_STARTED = 127  # as shells say it
@@ -60,6 +65,10 @@ class Plan:
     """Whether what is left of the run's session is killed at its end; with a process table of its own nothing is."""
     patience_s: float = 600.0
     """From the first request to stop until a further one kills."""
+    limits: dict[str, int] | None = None
+    """The fields of `Limits`; None: none."""
+    network: list[str] | None = None
+    """What a run with a network of its own may reach besides public addresses; None: it has that of the machine."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Further fields of attempt.json."""
 
@@ -79,6 +88,13 @@ class Shim:
         self._signals = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._code: int | None = None  # where there is no process of this one's
+        self._proxy: subprocess.Popen[bytes] | None = None
+        self._listening: int | None = None  # the socket that the proxy serves
+        self._exceeded: str | None = None
+        self._watch: LimitWatch | None = None
+        if plan.limits is not None:
+            group = known.setdefault("group", f"{os.getpid()}-{self._mark.replace('/', '-')}")
+            self._watch = LimitWatch(Limits(**plan.limits), group, folder.path.parents[1])
         self._log = BoundedLog(folder.output, plan.secrets)
         with contextlib.suppress(FileExistsError):
             os.mkfifo(folder.pipe, 0o600)
@@ -100,7 +116,7 @@ class Shim:
         ours, theirs = socket.socketpair()
         if hasattr(socket, "SO_PASSCRED"):
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        gate = ["/bin/sh", "-c", GATE, "sh"]
+        gate = [*GATE, str(PROXY_PORT if self._plan.network is not None else 0)]
         at = self._plan.command.index(GATE_HERE)
         words = [*self._plan.command[:at], *gate, *self._plan.command[at + 1 :]]
         environment = {**self._plan.environment, MARK: self._mark}
@@ -129,24 +145,52 @@ class Shim:
             pid = self._ready(ours)
             if pid is None:
                 return  # it ended before it was ready, and has printed why
-            self._record(run={"pid": pid, "process_began": began(pid)}, session=own_session())
+            self._record(run={"pid": pid, "process_began": began(pid)}, session=own_session(), top=self._process.pid)
+            if self._watch is not None:
+                self._watch.enter(pid)
+            self._serve_network()
             with contextlib.suppress(OSError):
-                ours.sendall(b"go\n" + json.dumps(self._plan.secrets).encode())
+                ours.sendall(json.dumps(self._for_gate()).encode() + b"\n")
                 ours.shutdown(socket.SHUT_WR)
+
+    def _for_gate(self) -> dict[str, Any]:
+        """What gate.py reads."""
+        isolated = not self._plan.sweep
+        # The kernel counts processes by user, from 5.14 on by namespace: a user that has others gets no such limit.
+        alone = isolated and (os.geteuid() == 0 or _kernel() >= (5, 14))
+        rlimits = {} if self._plan.limits is None else Limits(**self._plan.limits).rlimits(alone)
+        code = filter_for(os.uname().machine, run=True) if isolated else None
+        return {"secrets": self._plan.secrets, "rlimits": rlimits, "filter": (code or b"").hex()}
+
+    def _serve_network(self) -> None:
+        """Start the proxy of the run's network, or start it again."""
+        run = self._identity["run"]
+        if self._listening is None or self._plan.network is None or run["process_began"] is None:
+            return
+        words = [str(self._listening), str(run["pid"]), run["process_began"], *self._plan.network]
+        self._proxy = subprocess.Popen(
+            [sys.executable, "-m", "whet.service.runner.network", *words],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(self._listening,),
+            cwd="/",
+        )
 
     def _ready(self, channel: socket.socket) -> int | None:
         """The id, as this process sees it, of the process that waits at the gate; None where it has ended."""
         assert self._process is not None
         while not select.select([channel], [], [], POLL_S)[0]:
             self._drain()
-        size = socket.CMSG_SPACE(struct.calcsize("3i"))
+        size = socket.CMSG_SPACE(struct.calcsize("3i")) + socket.CMSG_SPACE(struct.calcsize("i"))
         data, ancillary, _, _ = channel.recvmsg(16, size)
         if not data:
             return None
+        pid = self._process.pid
         for level, kind, content in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, getattr(socket, "SCM_CREDENTIALS", None)):
-                return int(struct.unpack("3i", content[: struct.calcsize("3i")])[0])
-        return self._process.pid
+                pid = int(struct.unpack("3i", content[: struct.calcsize("3i")])[0])
+            elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self._listening = int(struct.unpack("i", content[: struct.calcsize("i")])[0])
+        return pid
 
     def _record(self, **fields: Any) -> None:
         self._identity |= fields
@@ -176,6 +220,7 @@ class Shim:
                 watched.append(os.pidfd_open(pid))
         while not self._ended():
             self._pass_signals_on()
+            self._look()
             ready = select.select(watched, [], [], POLL_S)[0]
             if reading in ready:
                 with contextlib.suppress(BlockingIOError):
@@ -184,6 +229,21 @@ class Shim:
             if set(ready) - {reading, self._pipe}:
                 watched = watched[:2]
         self._end()
+
+    def _look(self) -> None:
+        """End a run that takes more than it may, and keep its network."""
+        if self._proxy is not None and self._proxy.poll() is not None and self._process is not None:
+            self._serve_network()
+        if self._watch is not None and self._exceeded is None:
+            self._exceeded = self._watch.exceeded(self._identity.get("top"))
+        if self._exceeded is not None:
+            self._kill(signal.SIGKILL)
+
+    def _kill(self, number: int) -> None:
+        run = self._identity.get("run")
+        if run is not None and began(run["pid"]) == run["process_began"]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(run["pid"], number)
 
     def _watched(self) -> int | None:
         if self._process is not None:
@@ -211,7 +271,12 @@ class Shim:
         number = None
         if code is not None:  # 128 and the number is what a shell and bubblewrap make of a signal
             number = -code if code < 0 else code - 128 if 128 < code < 160 else None
-        ended = {"code": code, "signal": number, "ended_at": time.time(), "dropped": self._log.dropped}
+        ended: dict[str, Any] = {"code": code, "signal": number, "ended_at": time.time(), "dropped": self._log.dropped}
+        if self._watch is not None:
+            self._exceeded = self._exceeded or self._watch.exceeded(None, last=True)
+            self._watch.close()
+        if self._exceeded is not None:
+            ended["exceeded"] = self._exceeded
         self._persist(self._folder.exit, ended)
         with contextlib.suppress(OSError):
             self._folder.pipe.unlink()
@@ -267,8 +332,11 @@ class Shim:
             number = signal.SIGKILL
         else:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(run["pid"], number)
+        self._kill(number)
+
+
+def _kernel() -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
 
 
 def own_session() -> int | None:
