@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 SMALL_BYTES = 1 << 20
 DEEPEST = 100
-"""Levels of folders of which the owner is changed."""
+"""Levels of folders of which the owner is changed, and that count as ordinary files do."""
 MOST_NAMES = 100_000
 NOT_INSIDE = errno.ELOOP
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -159,6 +159,22 @@ def folders(directory: Path, name: str, *, deepest: int, most: int) -> Iterator[
         except OSError:
             continue
         yield here, found
+
+
+def measure(directory: Path, most: int) -> tuple[int, int]:
+    """Bytes and files below a folder, as far as `most` files. Folders that are too deep count as too many files."""
+    size = count = 0
+    with open_folder(directory) as top:
+        for path, inner, files, folder in os.fwalk(".", dir_fd=top):
+            for name in (*inner, *files):
+                with suppress(OSError):
+                    size += os.stat(name, dir_fd=folder, follow_symlinks=False).st_blocks * 512
+                    count += 1
+            if path.count("/") >= DEEPEST and inner:
+                count = most + 1
+            if count > most:
+                break
+    return size, count
 
 
 def give(directory: Path, name: str, user: int) -> None:

@@ -70,6 +70,9 @@ def _choices(
     devices: Annotated[
         int | None, typer.Option(min=0, help="GPUs to keep for it.", show_default="by the config")
     ] = None,
+    disk: Annotated[
+        str | None, typer.Option(help="What its folder may take, such as 50G.", show_default="8 times the memory")
+    ] = None,
     cap_hours: CapHours = None,
     cap_tokens: CapTokens = None,
     cap_cost: CapCost = None,
@@ -83,7 +86,7 @@ def _choices(
     hub: HubOption = None,
     json_output: JsonOption = False,
 ) -> Choices:
-    needs = {"cores": cores, "memory": None if memory is None else _bytes(memory), "devices": devices}
+    needs = {"cores": cores, "devices": devices, "memory": _bytes("memory", memory), "disk": _bytes("disk", disk)}
     return Choices(
         owner,
         yes,
@@ -306,8 +309,10 @@ def _page(service: HubClient, run: SubmittedRun) -> str:
     return f"{service.url}/runs/{run.id}"
 
 
-def _bytes(text: str) -> int:
+def _bytes(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if found is None:
-        raise ConfigError(f"--memory {safe_text(text, 40)}: write it like 8G or 500M.")
+        raise ConfigError(f"--{option} {safe_text(text, 40)}: write it like 8G or 500M.")
     return int(float(found[1]) * SIZES[found[2].upper()])

@@ -65,6 +65,7 @@ class NeedsBody(RequestBody):
     memory: float = Field(1 << 30, ge=0, le=64 * TIB, allow_inf_nan=False)
     devices: int = Field(0, ge=0, le=1024)
     device_memory: float = Field(0, ge=0, le=64 * TIB, allow_inf_nan=False)
+    disk: float = Field(0, ge=0, le=1024 * TIB, allow_inf_nan=False, description="Bytes of its folder; 0: by memory.")
 
 
 class CapsBody(RequestBody):

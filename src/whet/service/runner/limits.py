@@ -7,7 +7,6 @@ it may have reached its limit. Limits of each process (rlimits) keep one that is
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import time
@@ -18,6 +17,7 @@ from typing import Any
 
 from whet.runs.process import family, memory_share, own_memory
 from whet.sandboxes.bubblewrap import cgroups
+from whet.system import untrusted
 
 MIB, GIB = 1 << 20, 1 << 30
 DEFAULT_MEMORY = GIB
@@ -26,7 +26,6 @@ DEVICE_HOST_MEMORY = 8 * GIB
 """For each device: its driver, pinned buffers, an engine's swap space."""
 PROCESSES, PROCESSES_PER_CORE, PROCESSES_PER_DEVICE = 512, 128, 1024  # threads among them
 FILES, FILES_PER_GIB = 16_384, 1024
-DEEPEST = 128  # folders in folders
 MEASURE_S = 10.0
 """Between two measurements of the folder while its file system loses no room: others may free what the run takes."""
 MARGIN = 16  # processes that the kernel allows beyond the limit, so that a look finds more than the limit
@@ -105,7 +104,7 @@ class LimitWatch:
             size = f"{limits.disk / GIB:.3g} GiB"
             return f"disk limit: its folder took more than the {size} that it may have; --disk raises it"
         if self._used[1] > limits.files:
-            return f"disk limit: its folder had more than {limits.files} files, or folders {DEEPEST} deep"
+            return f"disk limit: it had more than {limits.files} files, or {untrusted.DEEPEST} levels of folders"
         return None
 
     def close(self) -> None:
@@ -129,7 +128,7 @@ class LimitWatch:
         lost = any(before - left >= room for before, left, room in zip(self._free, free, self._room, strict=True))
         if not (now or lost or time.monotonic() - self._measured_at > MEASURE_S):
             return
-        self._used, self._free = used(self._folder, self._limits.files), free
+        self._used, self._free = untrusted.measure(self._folder, self._limits.files), free
         # Half of what is left, but no less than a sixteenth: measuring takes time as well.
         (size, count), limits = self._used, self._limits
         self._room = (
@@ -137,22 +136,6 @@ class LimitWatch:
             max((limits.files - count) // 2, limits.files // 16),
         )
         self._measured_at = time.monotonic()
-
-
-def used(folder: Path, most: int) -> tuple[int, int]:
-    """Bytes and files below a folder, as far as `most` files; links are not followed. Too deep counts as too many."""
-    size = count = 0
-    for path, folders, files, descriptor in os.fwalk(folder):
-        for name in (*folders, *files):
-            with contextlib.suppress(OSError):
-                found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                size += found.st_blocks * 512
-                count += 1
-        if path.count("/") - str(folder).count("/") >= DEEPEST and folders:
-            return size, most + 1
-        if count > most:
-            break
-    return size, count
 
 
 def _threads(pid: int) -> int:
