@@ -221,18 +221,18 @@ kept = []
 for _ in range(32):
     one = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); kept.append(one)
     for at in range(0, 64 << 20, 4096): one[at] = 1
-breach("2 GiB")
+time.sleep(60); breach("2 GiB")
 """,
     "memory_of_children": """
 for _ in range(8):
     if os.fork() == 0:
-        one = bytearray(os.urandom(1 << 20) * 256); time.sleep(60); os._exit(0)
-time.sleep(30); breach("2 GiB")
+        one = bytearray(os.urandom(1 << 20) * 256); time.sleep(120); os._exit(0)
+time.sleep(60); breach("2 GiB")
 """,
     "shared_memory": """
 one = mmap.mmap(-1, 2 << 30)
 for at in range(0, 2 << 30, 4096): one[at] = 1
-breach("2 GiB")
+time.sleep(60); breach("2 GiB")
 """,
     "processes": """
 import atexit
@@ -241,7 +241,7 @@ for count in range(1500):
         if os.fork() == 0: time.sleep(120); os._exit(0)
     except OSError:
         time.sleep(120)
-breach("1500"); time.sleep(5)
+time.sleep(60); breach("1500")
 """,
     "threads": """
 threading.stack_size(65536)
@@ -250,29 +250,29 @@ for count in range(1500):
         threading.Thread(target=time.sleep, args=(120,), daemon=True).start()
     except RuntimeError:
         time.sleep(120)
-breach("1500"); os._exit(0)
+time.sleep(60); breach("1500"); os._exit(0)
 """,
     "disk": """
 with open("../run.bin", "wb") as file:
     for _ in range(128):
         file.write(os.urandom(1 << 20) * 8); file.flush()
-time.sleep(5); breach("1 GiB")
+time.sleep(60); breach("1 GiB")
 """,
     "disk_in_many_files": """
 piece = os.urandom(1 << 20) * 8
 for number in range(128):
     open(f"../part-{number}", "wb").write(piece)
-time.sleep(5); breach("1 GiB")
+time.sleep(60); breach("1 GiB")
 """,
     "files": """
 os.mkdir("../many")
 for number in range(20_000): open(f"../many/{number}", "w").close()
-time.sleep(15); breach("20,000")
+time.sleep(60); breach("20,000")
 """,
     "deep_folders": """
 os.chdir("..")
 for _ in range(1500): os.mkdir("d"); os.chdir("d")
-time.sleep(15); breach("1,500 levels")
+time.sleep(60); breach("1,500 levels")
 """,
 }
 REASONS = {

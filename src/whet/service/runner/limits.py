@@ -25,7 +25,7 @@ DEFAULT_MEMORY = GIB
 DEVICE_HOST_MEMORY = 8 * GIB
 """For each device: its driver, pinned buffers, an engine's swap space."""
 PROCESSES, PROCESSES_PER_CORE, PROCESSES_PER_DEVICE = 512, 128, 1024  # threads among them
-FILES, FILES_PER_GIB = 16_384, 1024
+FILES, FILES_PER_GIB = 8192, 1024
 MEASURE_S = 10.0
 """Between two measurements of the folder while its file system loses no room: others may free what the run takes."""
 MARGIN = 16  # processes that the kernel allows beyond the limit, so that a look finds more than the limit
