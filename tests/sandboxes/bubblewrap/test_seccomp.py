@@ -13,8 +13,8 @@ ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 
-def answer(machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
-    code = filter_for(machine)
+def answer(machine: str, number: int, *arguments: int, audit: int | None = None, run: bool = False) -> int:
+    code = filter_for(machine, run=run)
     assert code is not None
     padded = [*arguments, *[0] * (6 - len(arguments))]
     data = struct.pack("=IIQ6Q", number, AUDIT[machine] if audit is None else audit, 0, *padded)
@@ -80,6 +80,17 @@ def test_what_the_machine_shares_is_out_of_reach(machine: str, fcntl: int, sync:
     assert {answer(machine, fcntl, 0, request) for request in (1024, 1026, 1031)} == {ERRNO | errno.EPERM}
     assert answer(machine, io_setup) == ERRNO | errno.ENOSYS
     assert answer(machine, sync) == ERRNO, "done, without being done"
+
+
+def test_a_run_may_make_sandboxes_and_reaches_no_more_of_the_kernel() -> None:
+    mount, unshare, ptrace, mbind, clone = 165, 272, 101, 237, 56
+    for number in (mount, unshare, ptrace, mbind):
+        assert answer("x86_64", number, run=True) == ALLOW
+    assert answer("x86_64", clone, 0x10000011, run=True) == answer("x86_64", 9, 0, 4096, 3, 0x40022, run=True) == ALLOW
+    keyctl, bpf, perf, userfaultfd, module, clock = 250, 321, 298, 323, 175, 227
+    for number in (keyctl, bpf, perf, userfaultfd, module, clock):
+        assert answer("x86_64", number, run=True) == ERRNO | errno.EPERM
+    assert [family for family in range(64) if answer("x86_64", 41, family, 1, 0, run=True) == ALLOW] == [1, 2, 10, 16]
 
 
 def test_an_unknown_architecture_has_no_filter() -> None:

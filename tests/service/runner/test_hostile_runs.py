@@ -12,7 +12,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +72,17 @@ def as_ordinary_user(data: Path) -> Sequence[str]:
 
 
 @pytest.fixture(scope="module", params=["root", "ordinary"])
-def outcomes(request: pytest.FixtureRequest, apart: Any, empty_sqlite: bytes) -> dict[str, Any]:
+def outcomes(request: pytest.FixtureRequest, apart: Any, empty_sqlite: bytes) -> Iterator[dict[str, Any]]:
     """What became of every attack. The folder is not pytest's, which only one user may enter."""
     if request.param == "root" and os.geteuid() != 0:
         pytest.skip("needs root: runs are other users than the runner")
     data = Path(tempfile.mkdtemp(prefix="whet-hostile-"))
-    request.addfinalizer(lambda: untrusted.remove(data.parent, data.name))
     (data / "hub.sqlite").write_bytes(empty_sqlite)
     words = () if request.param == "root" else as_ordinary_user(data)
-    environment = os.environ if request.param == "root" else {**os.environ, "HOME": str(data)}
+    home = data / "home"
+    home.mkdir()
+    (home / ".netrc").touch()
+    environment = os.environ if request.param == "root" else {**os.environ, "HOME": str(home)}
     done = subprocess.run(
         [*words, sys.executable, str(SCRIPT), str(data)],
         capture_output=True,
@@ -90,7 +92,8 @@ def outcomes(request: pytest.FixtureRequest, apart: Any, empty_sqlite: bytes) ->
         env=environment,
     )
     assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    yield json.loads(done.stdout)
+    untrusted.remove(data.parent, data.name)
 
 
 @pytest.mark.parametrize("name", hostile.ATTACKS)

@@ -79,7 +79,9 @@ def _diagnosed(run: RunFolder, isolation: Isolation) -> str | None:
     """The doctor's first finding that explains a failure. It reads files of the run, so it sees no others."""
     if not untrusted.is_file(run.path, f"{RUN}/config.toml"):
         return None
-    view = View(readable=[run.run], hidden=[run.path.parents[1]], user=isolation.user_of(run.path.name))
+    view = View(
+        readable=[run.run], hidden=[run.path.parents[1]], user=isolation.user_of(run.path.name), own_network=True
+    )
     words = [sys.executable, "-m", "whet.cli.main", "doctor", str(run.run), "--json"]
     try:
         done = subprocess.run(

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -73,6 +73,7 @@ class Isolation:
     unshare: str | None = None  # as root: the programs that make and leave namespaces
     setpriv: str | None = None
     overlays: bool = False  # whether a run may add to its view of the caches
+    networks: bool = True  # whether a view may have one of its own
 
     @property
     def changes_user(self) -> bool:
@@ -98,7 +99,7 @@ class Isolation:
             prefix = ["/bin/sh", "-c", '"$@"; exit $?', "sh"]
             own = ["--unshare-user", "--unshare-pid", "--cap-drop", "ALL", "--die-with-parent"]
             own += ["--uid", "1000", "--gid", "1000"] if os.geteuid() == 0 else []
-        own += ["--unshare-net"] if view.own_network else []
+        own += ["--unshare-net"] if view.own_network and self.networks else []
         args = [*prefix, self.bubblewrap, *own, "--unshare-ipc", "--unshare-uts", "--new-session"]
         args += ["--hostname", os.uname().nodename[:63] or "whet", *_system(), *self._processes(), *_devices()]
         memory = ["--perms", "1777", *(["--size", str(view.memory)] if view.memory else []), "--tmpfs"]
@@ -169,12 +170,12 @@ def _tried(own_network: bool) -> Isolation:
     said = "", ""
     for program in programs():
         for overlays in (True, False) if "--overlay-src" in program.options else (False,):
-            found = Isolation(program.path, unshare, setpriv, overlays)
-            problem = _problem(found, own_network)
+            found = Isolation(program.path, unshare, setpriv, overlays, own_network)
+            problem = _problem(found)
             if problem is None:
                 return found
             said = problem, program.path
-            if own_network and _problem(found, False) is None:
+            if own_network and _problem(replace(found, networks=False)) is None:
                 raise SandboxUnavailableError(
                     f"{program.path} cannot make a network here: {problem.strip()} To let runs share that of the "
                     "machine: --network machine."
@@ -182,14 +183,14 @@ def _tried(own_network: bool) -> Isolation:
     raise SandboxUnavailableError(f"{said[1]}: {said[0].strip()} {advice(*said)}")
 
 
-def _problem(isolation: Isolation, own_network: bool) -> str | None:
+def _problem(isolation: Isolation) -> str | None:
     """None, or what is said when a process is started as a run would be."""
     with tempfile.TemporaryDirectory(prefix="whet-isolation-") as text:
         shared, added = Path(text, "shared"), Path(text, "added")
         for path in (shared, added, Path(f"{added}.work")):
             path.mkdir()
         caches = {f"{HOME}/.cache/probe": (shared, added)}
-        view = View(caches=caches, user=isolation.user_of("probe"), own_network=own_network)
+        view = View(caches=caches, user=isolation.user_of("probe"), own_network=True)
         try:
             done = subprocess.run(
                 isolation.command(view, [sys.executable, "-I", "-S", "-c", "pass"]),
