@@ -8,7 +8,6 @@ define the models; nothing here knows about training or evaluation.
 from __future__ import annotations
 
 import difflib
-import tomllib
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -20,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, cr
 from pydantic.fields import FieldInfo
 
 from whet.errors import ConfigError
+from whet.parsing import parse_toml
 
 
 class StrictModel(BaseModel):
@@ -50,14 +50,6 @@ PLAIN_OPTION = Option()
 Paths = Annotated[tuple[Path, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 """Several paths; a single one may be written without brackets."""
 ModelT = TypeVar("ModelT", bound=BaseModel)
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a TOML text. Raises `ValueError` for every text that is not, also one without end in depth."""
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
 
 
 def read_toml(path: Path, opened: Callable[[Path], BinaryIO] = lambda path: path.open("rb")) -> dict[str, Any]:

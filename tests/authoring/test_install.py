@@ -59,6 +59,10 @@ INTRUDERS: dict[str, tuple[dict[str, str], str]] = {
     "added": ({"pydantic/__init__.py": "\n"}, "carries a package pydantic, which hides "),
     "helper": ({"helper_lib.py": "FACTOR = 3\n"}, "helper_lib.py, a file of helper-lib"),
     "command": ({"{info}/entry_points.txt": "[console_scripts]\npython = bad:main\n"}, "replace the command python"),
+    "command-case": (
+        {"{info}/Entry_Points.txt": "", "{info}/entry_points.TXT": "[console_scripts]\npython = bad:main\n"},
+        "replace the command python",
+    ),
     "program": ({"{data}/scripts/python": "#!/bin/sh\n"}, "would replace "),
 }
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from whet.config import parse_toml
 from whet.envs.loading import LOCAL_FOLDER
+from whet.parsing import parse_toml
 
 CONTRACTS = frozenset({"whet", "verifiers"})
 

@@ -7,6 +7,7 @@ starts there. Nothing is unpacked or imported here.
 from __future__ import annotations
 
 import configparser
+import contextlib
 import importlib.machinery
 import importlib.metadata
 import os
@@ -65,7 +66,7 @@ def _problems(archive: zipfile.ZipFile, name: str, claimed: dict[Path, tuple[str
             yield f"would replace {file.path}, a file of {_owner_of(file.path)}"
         modules |= {file.module} if file.module else set()
     for module in sorted(modules):
-        if module in AT_START:
+        if module.lower() in AT_START:
             yield f"carries {module}, which every Python that starts here would run"
         if module in OURS:
             yield f"carries a package {module}, which hides whet's own"
@@ -138,14 +139,11 @@ def _owner_of(path: Path) -> str:
 
 def _scripts(archive: zipfile.ZipFile) -> list[str]:
     """The commands that pip would write for its entry points."""
-    listed = next((name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt")), None)
-    if listed is None:
-        return []
+    listed = [name for name in archive.namelist() if name.lower().endswith(".dist-info/entry_points.txt")]
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
     parser.optionxform = str  # type: ignore[assignment, method-assign]
-    try:
-        parser.read_string(archive.read(listed).decode("utf-8"))
-    except (configparser.Error, UnicodeDecodeError):
-        return []
+    for name in listed:
+        with contextlib.suppress(configparser.Error, UnicodeDecodeError):
+            parser.read_string(archive.read(name).decode("utf-8"))
     groups = [group for group in ("console_scripts", "gui_scripts") if parser.has_section(group)]
     return [name for group in groups for name in parser.options(group)]

@@ -7,7 +7,6 @@ import re
 import socket
 import threading
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,10 +18,10 @@ from whet.dashboard.data.files import FileStamp, file_stamp, last_line, read_obj
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import ENDED, LibraryRun, RunList, RunQuery, RunState, Viewer, What
 from whet.errors import RunError, WhetError
+from whet.parsing import parse_json, parse_toml
 from whet.rollouts.results import METADATA, RESULTS
 from whet.runs.lock import state_of
 from whet.runs.stored import environment_names
-from whet.system.files import parse_json
 from whet.viewer.sources import RUN_CONFIG, RUN_STATUS, SEARCH_CONFIG, SourceKind, run_directories, source_at
 
 WALK_SECONDS = 2.0
@@ -182,8 +181,8 @@ def _training(id: str, path: Path) -> LibraryRun:
 def _config(path: Path, stamp: FileStamp | None) -> Mapping[str, Any]:
     """The config, parsed once for one state of its file: a run in progress is read every second."""
     try:
-        return tomllib.loads(read_text(path, RUN_CONFIG))
-    except (ValueError, RecursionError) as error:
+        return parse_toml(read_text(path, RUN_CONFIG))
+    except ValueError as error:
         raise RunError(f"{path / RUN_CONFIG}: not TOML ({error})") from None
 
 

@@ -8,7 +8,6 @@ which returns what it found if that is little enough.
 from __future__ import annotations
 
 import asyncio
-import json
 import marshal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from whet.gateway.parse_body import parse
 from whet.gateway.wire import RequestError
 
 MAX_BODY_BYTES = 32 << 20
@@ -73,10 +73,7 @@ def _too_long() -> RequestError:
 async def _parsed(body: bytes) -> Any:
     if len(body) > _BYTES_AT_ONCE or sum(map(body.count, _MARKS)) > _MARKS_AT_ONCE:
         return await asyncio.get_running_loop().run_in_executor(_parsers, _parsed_elsewhere, body)
-    try:
-        return json.loads(body, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"the body is not JSON: {error}") from None
+    return _found(*parse(body, MAX_VALUES))
 
 
 def _parsed_elsewhere(body: bytes) -> Any:
@@ -87,11 +84,10 @@ def _parsed_elsewhere(body: bytes) -> Any:
         done = subprocess.run(command, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     if done.returncode != 0 or not done.stdout:
         raise RequestError("the body is not JSON that can be read here: it holds too much", status=413)
-    found, value = marshal.loads(done.stdout)  # our own process has written it
-    if not found:
+    return _found(*marshal.loads(done.stdout))  # our own process has written it
+
+
+def _found(is_json: bool, value: Any) -> Any:
+    if not is_json:
         raise RequestError(f"the body is not JSON: {value}")
     return value
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON value")

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 MEMORY = 512 << 20
+MAX_DEPTH = 200
 
 
 def parse(body: bytes, most: int) -> tuple[bool, Any]:
@@ -20,15 +21,16 @@ def parse(body: bytes, most: int) -> tuple[bool, Any]:
         value = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         return False, str(error)
-    left, stack = most, [value]
-    while stack:
-        held = stack.pop()
-        if isinstance(held, dict | list):
-            left -= len(held)
-            if left < 0:
-                return False, f"it holds more than {most} values"
-            stack.extend(held.values() if isinstance(held, dict) else held)
-    return True, value
+    left, level = most, [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [held for held in level if isinstance(held, dict | list)]
+        if not level:
+            return True, value
+        left -= sum(map(len, level))
+        if left < 0:
+            return False, f"it holds more than {most} values"
+        level = [item for held in level for item in (held.values() if isinstance(held, dict) else held)]
+    return False, "it is nested too deeply"
 
 
 def _no_constant(name: str) -> Any:
@@ -44,11 +46,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     found, value = parse(sys.stdin.buffer.read(), most)
-    try:
-        said = marshal.dumps((found, value))
-    except ValueError:
-        said = marshal.dumps((False, "it is nested too deeply"))
-    sys.stdout.buffer.write(said)
+    sys.stdout.buffer.write(marshal.dumps((found, value)))
     sys.stdout.flush()
     os._exit(0)  # without giving back what was parsed, value by value
 

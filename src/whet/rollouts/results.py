@@ -18,8 +18,9 @@ from typing import Any, cast
 from whet.calls import place_of
 from whet.clients.usage import JUDGE_USAGE, UsageTotals, context_tokens, usage_of
 from whet.errors import ConfigError, RunError
+from whet.parsing import parse_json
 from whet.runs.directory import METADATA as METADATA
-from whet.system.files import json_line, parse_json, write_whole
+from whet.system.files import json_line, write_whole
 from whet.system.untrusted import open_path
 from whet.types import RolloutOutput, State
 

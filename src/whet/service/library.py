@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
@@ -20,6 +18,7 @@ from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun, RunList, RunQuery, What
 from whet.hub.errors import HubError
 from whet.hub.storage.database import Database, database_now
+from whet.parsing import parse_json, parse_toml
 from whet.service.deployments.downloads import exported
 from whet.service.domain.access import Viewer
 from whet.service.domain.deployments import WITH_WEIGHTS
@@ -190,7 +189,7 @@ def _makes(row: RunRow) -> tuple[What, ...]:
 @lru_cache(maxsize=1024)
 def _has_adapter(config: str) -> bool:
     try:
-        return "lora" in tomllib.loads(config)
+        return "lora" in parse_toml(config)
     except ValueError:
         return False
 
@@ -240,9 +239,9 @@ def _reward(directory: Path | None) -> float | None:
     if directory is None:
         return None
     try:
-        row = json.loads(last_line(directory, "metrics.jsonl"))
+        row = parse_json(last_line(directory, "metrics.jsonl"))
         value = row.get("reward/mean")
-    except (OSError, DashboardError, ValueError, RecursionError, AttributeError):
+    except (OSError, DashboardError, ValueError, AttributeError):
         return None
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from whet.errors import RunError
+from whet.parsing import parse_json
 from whet.system.redaction import KNOWN
 from whet.system.untrusted import open_path
 
@@ -42,14 +43,6 @@ def exact_json_line(value: Any, default: Callable[[Any], Any] | None = None, *, 
             _finite(value), allow_nan=False, default=lambda item: _finite(plain(item)), ensure_ascii=ascii
         )
         return finite + "\n"
-
-
-def parse_json(text: str | bytes) -> Any:
-    """What a text of JSON says. Raises `ValueError` for every text that is none, also one without end in depth."""
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
 
 
 def _finite(value: Any) -> Any:

@@ -8,7 +8,6 @@ nowhere. Only regular files are opened, no open waits for another process, and s
 from __future__ import annotations
 
 import errno
-import json
 import os
 import secrets
 import stat
@@ -16,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from whet.parsing import parse_json
 
 SMALL_BYTES = 1 << 20
 DEEPEST = 100
@@ -127,8 +128,8 @@ def read_object(directory: Path, name: str, most: int = SMALL_BYTES) -> dict[str
         with open_inside(directory, name) as descriptor:
             if os.fstat(descriptor).st_size > most:
                 return {}
-            found = json.loads(os.pread(descriptor, most, 0))
-    except (OSError, ValueError, RecursionError):
+            found = parse_json(os.pread(descriptor, most, 0))
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 

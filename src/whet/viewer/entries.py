@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from whet.messages import readable_text
+from whet.parsing import parse_json
 from whet.viewer.files import parse_row
 
 QUESTION_LENGTH = 160
@@ -188,8 +189,8 @@ class RowToolCall:
     def parsed(self) -> Any:
         """The arguments as values; the text itself where it is not JSON."""
         try:
-            return json.loads(self.arguments)
-        except (ValueError, RecursionError):
+            return parse_json(self.arguments)
+        except ValueError:
             return self.arguments
 
 
@@ -203,8 +204,8 @@ def tool_calls(message: Mapping[str, Any]) -> Iterator[RowToolCall]:
 def _call(value: Any) -> RowToolCall:
     if isinstance(value, str):
         try:
-            parsed = json.loads(value)
-        except (ValueError, RecursionError):
+            parsed = parse_json(value)
+        except ValueError:
             parsed = None
         if not isinstance(parsed, Mapping):
             return RowToolCall("", value)

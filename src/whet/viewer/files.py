@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from whet.parsing import NestingError, parse_json
 from whet.system.untrusted import NOT_INSIDE, open_inside
 
 SUFFIX = ".jsonl"
@@ -153,8 +154,8 @@ def parse_row(line: bytes, *, cut: bool = True) -> dict[str, Any]:
         if len(line) > TOO_MUCH:
             raise ValueError(f"not read: {len(line):,} bytes in many small values")
     try:
-        row = json.loads(line)
-    except RecursionError:
+        row = parse_json(line)
+    except NestingError:
         raise ValueError("not JSON that can be read: nested too deeply") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"not JSON: not UTF-8 at byte {error.start}") from None

@@ -122,6 +122,13 @@ def entry_points(text: bytes) -> bytes:
     return bytes(Wheel(files={f"{INFO}/entry_points.txt": text}).bytes())
 
 
+def parts(depth: int) -> bytes:
+    """Mail of parts in parts: Python's reader of it calls itself for each."""
+    return b"\nWheel-Version: 1.0" + b"".join(
+        b"\nContent-Type: multipart/mixed; boundary=b%d\n\n--b%d" % (number, number) for number in range(depth)
+    )
+
+
 def described(name: str, version: str) -> bytes:
     return bytes(Wheel(files={f"{INFO}/METADATA": packages.metadata(name, version)}).bytes())
 
@@ -206,6 +213,13 @@ WHEELS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "purelib folder": ("data-folder", lambda: Wheel(files={f"{TOP}.data/purelib/x.py": b""}).bytes()),
     "commands": ("entry-points", lambda: entry_points(b"[console_scripts]\npip = a:b")),
     "plug-in of pytest": ("entry-points", lambda: entry_points(b"[pytest11]\na = a")),
+    "commands in another case": ("entry-points", lambda: Wheel(
+        files={f"{INFO}/Entry_Points.TXT": b"[console_scripts]\npip = a:b"}).bytes()),
+    "installer in another case": ("installer-file", lambda: Wheel(files={f"{INFO}/Installer": b"pip"}).bytes()),
+    "signature in another case": ("installer-file", lambda: Wheel(files={f"{INFO}/Record.JWS": b"{}"}).bytes()),
+    "path file in another case": ("pth", lambda: Wheel(files={"word_game/A.PTH": b"import os"}).bytes()),
+    "data folder in another case": ("data-folder", lambda: Wheel(files={f"{TOP}.Data/scripts/pip": b""}).bytes()),
+    "start-up module in another case": ("start-up", lambda: Wheel(files={"SiteCustomize.py": b""}).bytes()),
     "provenance of its own": ("installer-file", lambda: Wheel(files={f"{INFO}/direct_url.json": b"{}"}).bytes()),
     "second dist-info": ("dist-info", lambda: Wheel(files={"other-1.dist-info/METADATA": b""}).bytes()),
     # what it says about itself
@@ -216,6 +230,14 @@ WHEELS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "another version": ("version", lambda: described("word-game", "9")),
     "two names": ("metadata", lambda: Wheel(more="Name: torch\n").bytes()),
     "requirement from a URL": ("direct-url", lambda: Wheel(more="Requires-Dist: a @ https://e.example/a\n").bytes()),
+    "requirement in 25,000 brackets": ("metadata", lambda: Wheel(
+        more=f"Requires-Dist: a; {'(' * 25_000}os_name > '3'{')' * 25_000}\n").bytes()),
+    "requirement of 800 kB": ("metadata", lambda: Wheel(more=f"Requires-Dist: a{' ' * 800_000}\n").bytes()),
+    "100,000 parameters": ("metadata", lambda: Wheel(
+        more=f"Description-Content-Type: text/plain{'; a=b' * 100_000}\n").bytes()),
+    "METADATA of many parts": ("metadata", lambda: Wheel(files={
+        f"{INFO}/METADATA": packages.metadata("word-game", "1.0.0").partition(b"\n\n")[0] + parts(2_000)}).bytes()),
+    "WHEEL of many parts": ("metadata", lambda: Wheel(files={f"{INFO}/WHEEL": parts(3_000).strip()}).bytes()),
     "requirement that is none": ("metadata", lambda: Wheel(more="Requires-Dist: !!!\n").bytes()),
     "requires itself": ("requires-itself", lambda: Wheel(more="Requires-Dist: word-game>=2\n").bytes()),
     "another Python": ("python", lambda: Wheel(more="Requires-Python: <3.9\n").bytes()),

@@ -13,6 +13,7 @@ pytest.importorskip("fastapi")
 from whet.hub.storage.database import database_now
 from whet.runs.process import began
 from whet.service.domain import queue, runners
+from whet.service.domain.submission import RefusedError, check_file_names
 
 
 def test_submitted_run_is_queued_and_seen_by_its_owner_alone(service: Any) -> None:
@@ -167,9 +168,18 @@ def test_file_is_named_by_the_user_that_uploaded_it_alone(service: Any) -> None:
 
 def test_names_of_files_stay_below_the_submission(service: Any) -> None:
     data = service.blob("ann", b"x")
-    for name in ("/etc/x", "../x", "a/../x", "config.toml", "a//b", "a/", "~x", "a\\b", "."):
+    deep = "/".join(["a"] * 1_500)
+    odd = ("config.toml/x", "config.toml/x/y", deep, "a" * 5_000, "\u00e9" * 200, "a/" + "\U0001f600" * 90)
+    for name in ("/etc/x", "../x", "a/../x", "config.toml", "a//b", "a/", "~x", "a\\b", ".", *odd):
         [(field, _)] = service.refuse("ann", files={name: data})
         assert field.startswith("files.")
+    with pytest.raises(RefusedError):
+        check_file_names({"\ud800": data})
+    for named in ("config.toml/x", deep, "a" * 300, "\u00e9" * 200):
+        for key in ("model", "[lora]\npath", "[[env]]\nid = 'reverse-text'\n[env.args.system_prompt]\nfile"):
+            config = f'{key} = "{named}"' + ("" if "[[env]]" in key else "\n[[env]]\nid = 'reverse-text'")
+            answer = service.ask("POST", "/runs", "ann", json=service.body("ann", config=config))
+            assert answer.status_code == (201 if key == "model" else 422), (key, named[:20], answer.text[:300])
 
 
 def test_secret_in_a_config_is_refused(service: Any) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from whet.authoring.review.findings import CODES
-from whet.config import StrictModel, parse_toml, table_of, validate
+from whet.config import StrictModel, table_of, validate
 from whet.envs.loading import Location
 from whet.errors import ConfigError
 from whet.evals.planning.defaults import EvalDefaults
+from whet.parsing import parse_toml
 
 MAX_FILES = 2000
 MAX_TEXT = 1 << 20  # bytes of a file

@@ -19,6 +19,7 @@ from whet.dashboard.data.files import directory_of, file_stamp, open_inside
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun, What
 from whet.inference.model_names import ADAPTER_CONFIG
+from whet.parsing import parse_json
 from whet.rl.storage.checkpoints import checkpoints_in, fault_of
 from whet.viewer.files import read_at
 
@@ -165,9 +166,9 @@ def _with_base(directory: Path, name: str, base: str) -> bytes:
     """An adapter's config with the base model's name in place of its path on the run's machine."""
     try:
         with open_inside(directory, name) as file:
-            described = json.loads(read_at(file, 0, CHUNK))
+            described = parse_json(read_at(file, 0, CHUNK))
         return json.dumps({**described, "base_model_name_or_path": base}, indent=2).encode()
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         raise DashboardError("unreadable", f"{name}: it is no adapter's config.") from None
 
 

@@ -6,7 +6,6 @@ import json
 import math
 import threading
 import time
-import tomllib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -24,10 +23,10 @@ from whet.dashboard.data.stores import results_directory
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun
 from whet.errors import MissingExtraError, WhetError
+from whet.parsing import parse_json, parse_toml
 from whet.rollouts.results import METADATA
 from whet.runs.lock import LOCK
 from whet.runs.report import REPORT
-from whet.system.files import parse_json
 from whet.system.redaction import redacted
 from whet.viewer.files import read_at
 
@@ -58,7 +57,7 @@ def evaluations(run: LibraryRun) -> list[dict[str, Any]]:
     for line in data[: data.rfind(b"\n") + 1].splitlines():
         try:
             row = parse_json(line)
-        except (ValueError, RecursionError):
+        except ValueError:
             continue
         if isinstance(row, dict):
             key = (str(row.get("moment")), _whole(row.get("step")), _whole(row.get("version")))
@@ -231,9 +230,9 @@ def config_of(run: LibraryRun) -> dict[str, Any]:
         raise no_such("config of this run")
     text = read_text(path.parent, path.name)
     try:
-        value = redacted(tomllib.loads(text))
-        return dict(json.loads(json.dumps(value, default=str)))
-    except (ValueError, RecursionError) as error:
+        value = redacted(parse_toml(text))
+        return dict(parse_json(json.dumps(value, default=str)))
+    except ValueError as error:
         raise DashboardError("unreadable", f"{path.name}: not TOML ({error}).") from None
 
 

@@ -20,7 +20,8 @@ from whet.dashboard.data.logs import LogQuery, log_lines
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun, Viewer
 from whet.errors import WhetError
-from whet.system.files import json_line, parse_json
+from whet.parsing import parse_json
+from whet.system.files import json_line
 from whet.viewer.files import read_at
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun
-from whet.system.files import parse_json
+from whet.parsing import parse_json
 from whet.system.untrusted import NOT_INSIDE
 from whet.system.untrusted import open_inside as open_without_links
 from whet.viewer.files import read_at
@@ -79,7 +79,7 @@ def read_object(directory: Path, name: str) -> dict[str, Any]:
         value = parse_json(read_text(directory, name))
     except FileNotFoundError:
         return {}
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DashboardError("unreadable", f"{directory.name}/{name}: not JSON ({error}).") from None
     return value if isinstance(value, dict) else {}
 

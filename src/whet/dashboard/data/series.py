@@ -16,7 +16,7 @@ from typing import Any
 
 from whet.dashboard.data.files import directory_of, open_inside
 from whet.dashboard.library import LibraryRun
-from whet.system.files import parse_json
+from whet.parsing import parse_json
 from whet.viewer.files import read_at
 
 METRICS = "metrics.jsonl"

@@ -8,6 +8,7 @@ import email
 import email.policy
 import hashlib
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -31,8 +32,13 @@ from whet.hub.archive.zips import StrictZip, ZipEntry
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 COMPILED = (".so", ".pyd", ".dll", ".dylib", ".pyc", ".pyo")
-INSTALLERS = ("direct_url.json", "INSTALLER", "REQUESTED", "origin.json", "RECORD.jws", "RECORD.p7s")
-"""What an installer writes, not a package: a file of these names could lie about where the package comes from."""
+INSTALLERS = ("direct_url.json", "installer", "requested", "origin.json", "record.jws", "record.p7s")
+"""What an installer writes, not a package: a file of these names could lie about where the package comes from. In
+lower case, as some file systems and installers do not tell cases apart."""
+
+MAX_HEADERS = 64 << 10
+_BLANK_LINE = re.compile(rb"(?:\r\n|\r|\n|\A)(?:\r\n|\r|\n)")
+_MIME = re.compile(rb"(?:\A|[\r\n])content-type[ \t]*:", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +156,12 @@ def _foreign(top: str, module: str) -> Problem:
 
 
 def _info_problems(archive: StrictZip, entry: ZipEntry, rest: str) -> Iterator[Problem]:
-    if rest in INSTALLERS:
+    lower = rest.lower()
+    if lower in INSTALLERS:
         yield Problem(entry.name, "installer-file", "only an installer writes this file")
-    if rest == "entry_points.txt" and _read(archive, entry.name, MAX_METADATA).strip():
+    if lower == "entry_points.txt" and _read(archive, entry.name, MAX_METADATA).strip():
         yield Problem(entry.name, "entry-points", "an environment adds no commands and no plug-ins to other programs")
-    if rest.lower().endswith((".py", ".pyw")):
+    if lower.endswith((".py", ".pyw")):
         yield Problem(entry.name, "dist-info", "there is code among the metadata")
 
 
@@ -167,12 +174,22 @@ def _read(archive: StrictZip, name: str, most: int) -> bytes:
 
 def parse_metadata(data: bytes, file: str) -> Metadata:
     """The core metadata. Raises `ArchiveRefusedError` where it is not valid."""
+    _check_headers(data, file)
     try:
         return Metadata.from_email(data, validate=True)
-    except (ExceptionGroup, ValueError) as error:
+    except (ExceptionGroup, ValueError, RecursionError) as error:  # brackets of a marker, within each other
         causes = error.exceptions if isinstance(error, ExceptionGroup) else [error]
         text = "; ".join(str(cause) for cause in causes[:3])
         raise refused(file, "metadata", f"the metadata is not valid: {shown(text)}") from None
+
+
+def _check_headers(data: bytes, file: str) -> None:
+    """Raises `ArchiveRefusedError` for headers that Python's reader of mail would need minutes for, or a deep stack."""
+    head = _BLANK_LINE.split(data, maxsplit=1)[0]
+    if len(head) > MAX_HEADERS:
+        raise refused(file, "metadata", f"its fields have more than {MAX_HEADERS >> 10} KiB")
+    if _MIME.search(head):
+        raise refused(file, "metadata", "it has a Content-Type, as if it were mail of several parts")
 
 
 def metadata_problems(metadata: Metadata, file: str, name: str, version: str) -> Iterator[Problem]:
@@ -194,6 +211,7 @@ def metadata_problems(metadata: Metadata, file: str, name: str, version: str) ->
 def _wheel_file_problems(archive: StrictZip, info: str, filename: str) -> Iterator[Problem]:
     file = f"{info}/WHEEL"
     data = _read(archive, file, MAX_METADATA)
+    _check_headers(data, file)
     text = email.message_from_bytes(data, policy=email.policy.compat32)
     if not str(text.get("Wheel-Version", "")).startswith("1."):
         yield Problem(file, "wheel-file", "it has no Wheel-Version 1.x")

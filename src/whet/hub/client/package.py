@@ -20,13 +20,14 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from whet.authoring.review.about_files import secrets_in
-from whet.config import parse_toml, read_toml, table_of
+from whet.config import read_toml, table_of
 from whet.envs.loading import LOCAL_FOLDER
 from whet.errors import ConfigError
 from whet.hub.archive.names import check_environment_name, check_version
 from whet.hub.archive.sdists import check_sdist
 from whet.hub.archive.wheels import check_wheel
 from whet.hub.client.settings import TOKEN_VARIABLE
+from whet.parsing import parse_toml
 from whet.system.files import write_whole
 from whet.system.terminal import safe_text
 

@@ -10,13 +10,14 @@ from typing import Any
 
 from whet.config import read_toml
 from whet.errors import RunError, WhetError
+from whet.parsing import parse_json
 from whet.rl.monitors.jsonl import EVALS, read_evaluations
 from whet.rl.monitors.protocol import EvalReport
 from whet.rl.storage.checkpoints import checkpoints_in, fault_of
 from whet.rl.storage.run_directory import RunDirectory
 from whet.runs.lock import state_of
 from whet.runs.stored import RUNS, StoredRun, check_folder, environment_names, resolve
-from whet.system.files import parse_json, read_lines
+from whet.system.files import read_lines
 from whet.system.untrusted import open_path
 
 

@@ -18,7 +18,6 @@ import os
 import re
 import shutil
 import stat
-import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any
 
 from whet.errors import ConfigError
 from whet.inference.model_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, resolve_model
+from whet.parsing import parse_json, parse_toml
 from whet.rl.storage.checkpoints import ADAPTER, MANIFEST, WEIGHTS
 from whet.service.runner.folders import RUN, SUBMISSION
 from whet.system import untrusted
@@ -96,7 +96,7 @@ class DeploymentFolder:
         source, config = self.source(), self.weights / ADAPTER_CONFIG
         if not source.adapter:
             return None
-        described = json.loads(config.read_text(encoding="utf-8"))
+        described = parse_json(config.read_bytes())
         recorded = Path(described["base_model_name_or_path"])
         if not recorded.is_dir():
             if not search:
@@ -118,7 +118,7 @@ def source_of(data: Path, run: str, base: str, config: str, step: int | None) ->
 
     Where there is none of that step: the steps there are.
     """
-    lora = tomllib.loads(config).get("lora")
+    lora = parse_toml(config).get("lora")
     submission = data / "runs" / run / SUBMISSION
     inside = (submission / base).resolve()
     own = inside.is_relative_to(submission.resolve()) and inside.is_dir()

@@ -18,6 +18,7 @@ from typing import Literal
 
 from whet.config import validate
 from whet.errors import ConfigError, WhetError
+from whet.parsing import parse_json
 from whet.rl.learner.config import LoraConfig
 from whet.rl.storage.checkpoints import copy_verified
 from whet.rl.stored.export import export_checkpoint
@@ -51,7 +52,7 @@ def _copy_adapter(folder: DeploymentFolder, base: Path, target: Path) -> None:
     """The adapter that the run wrote, of the base model of its config, whichever it names."""
     config, weights = (folder.checkpoint / name for name in folder.source().files)
     try:
-        described = json.loads(config.read_text(encoding="utf-8"))
+        described = parse_json(config.read_bytes(), 1 << 20)
         described["base_model_name_or_path"] = str(base)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"the adapter cannot be used: its {config.name} is damaged ({error})") from None

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from whet.config import parse_toml
 from whet.envs.identity.ids import EnvironmentId, parse_id
 from whet.errors import EnvironmentLoadError, WhetError
 from whet.evals.config import EvalConfig
@@ -22,12 +21,15 @@ from whet.evals.planning.toml_file import read_eval_file
 from whet.gepa.config import GepaConfig
 from whet.gepa.options import load_config as load_search
 from whet.hub.errors import HubError
+from whet.parsing import parse_toml
 from whet.rl.config import RunConfig, load_run_config
 from whet.rl.sft.config import SftConfig, load_sft_config
 from whet.system.redaction import SHORTEST, redacted, redacted_keys
 
 CONFIG = "config.toml"
 MOST_FILES = 1_000
+LONGEST_NAME, DEEPEST_NAME = 400, 32
+"""Characters and parts of the name of a submitted file."""
 MOST_PROBLEMS = 20
 NOT_SUBMITTED = {
     "env_file": "the values of env files are submitted as secrets",
@@ -46,7 +48,8 @@ FILE_KEYS = ("path", "endpoints", "endpoints_path", "file")
 TEXT_FILES = ("system_prompt.file", "components.file")
 """Arguments of environments that are read when the config is."""
 MODEL_KEYS = ("model", "endpoint_id", "reflection_model", "reference")
-_NAME = re.compile(r"[^\x00-\x1f\x7f\\:*?\"<>|]{1,255}")
+_NAME = re.compile(r"[^\x00-\x1f\x7f\\:*?\"<>|\ud800-\udfff]+")
+_PART_BYTES = 255  # of file systems
 _PREFIX = re.compile(
     r"^(?P<table>\[\[\w+\]\] \d+: )?(?P<unknown>unknown key )?'(?P<key>[^']+)'(?P<rest>.+)$", re.DOTALL
 )
@@ -82,9 +85,15 @@ def check_file_names(files: Mapping[str, str]) -> None:
     problems = []
     if len(files) > MOST_FILES:
         problems.append(("files", f"at most {MOST_FILES} are allowed, and there are {len(files)}"))
-    folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
+    short = {name for name in files if len(name) <= LONGEST_NAME and name.count("/") < DEEPEST_NAME}
+    folders = {str(parent) for name in short for parent in PurePosixPath(name).parents}
     for name in files:
-        if not is_inside(name) or name != str(PurePosixPath(name)):
+        if name not in short:
+            limits = f"{LONGEST_NAME} characters and {DEEPEST_NAME} folders"
+            problems.append((f"files.{name[:80]!r}", f"is longer or deeper than {limits}"))
+        elif CONFIG in map(str, PurePosixPath(name).parents):
+            problems.append((f"files.{name[:80]!r}", f"would be in {CONFIG}, which is a file"))
+        elif not is_inside(name) or name != str(PurePosixPath(name)):
             problems.append((f"files.{name[:80]!r}", "is no relative path below the submission"))
         elif name == CONFIG or name in folders:
             problems.append((f"files.{name[:80]}", "is the name of something else too"))
@@ -95,7 +104,9 @@ def check_file_names(files: Mapping[str, str]) -> None:
 def is_inside(path: str) -> bool:
     """Whether a relative path stays below its folder, as text."""
     parts = path.split("/")
-    return path[:1] not in ("/", "~") and all(_NAME.fullmatch(part) and part not in (".", "..") for part in parts)
+    if path[:1] in ("/", "~") or not all(_NAME.fullmatch(part) and part not in (".", "..") for part in parts):
+        return False
+    return all(len(part.encode()) <= _PART_BYTES for part in parts)
 
 
 def leads_out(path: str) -> bool:
@@ -118,8 +129,6 @@ def check_config(kind: str, folder: Path, text: str, files: Mapping[str, str]) -
     except WhetError as error:
         lines = [line.removeprefix(f"{path}: ").replace(str(path), CONFIG) for line in str(error).splitlines()]
         raise RefusedError([_problem(line.replace(str(folder), ".")) for line in lines]) from None
-    except RecursionError:
-        raise RefusedError([("config", "it is nested too deeply")]) from None
     return replace(checked, model=checked.model.removeprefix(f"{folder}/"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from whet.parsing import parse_json
 from whet.service.runner import isolation as isolating
 from whet.service.runner.folders import RUN, AttemptFolder, RunFolder
 from whet.service.runner.isolation import Isolation, View
@@ -92,7 +92,7 @@ def _diagnosed(run: RunFolder, isolation: Isolation) -> str | None:
             cwd="/",
             env=isolating.environment(isolating.HOME) | {"OMP_NUM_THREADS": "1"},
         )
-        findings = json.loads(done.stdout[:DOCTOR_BYTES])["findings"]
+        findings = parse_json(done.stdout[:DOCTOR_BYTES])["findings"]
         worst = next(one for one in findings if one["severity"] == "error")
         evidence = " ".join(str(line) for line in worst["evidence"])
         return f"{worst['what']}. {evidence}".strip()

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from whet.parsing import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def is_held(lock: Path) -> bool:
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON object that the shim wrote; empty where there is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

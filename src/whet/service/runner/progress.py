@@ -5,7 +5,6 @@ Nothing that is read leads out of the directory or takes more than a bounded pie
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from whet.parsing import parse_json
 from whet.rollouts.results import METADATA, RESULTS
 from whet.system import untrusted
 
@@ -67,8 +67,8 @@ def _within(folder: Path, *parts: str) -> tuple[Path, str]:
 
 def _row(line: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
+        found = parse_json(line)
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 
