@@ -55,6 +55,7 @@ def serve(config: DashboardConfig, on_ready: Callable[[str], None]) -> None:
     from whet.dashboard.call import Site
     from whet.dashboard.data.dashboard_data import DashboardData
     from whet.dashboard.folders import FolderLibrary
+    from whet.gateway.patience import PatientConnection
 
     folders = folders_of(config)
     app = create_app(DashboardData(FolderLibrary(folders)), Site(title="whet"))
@@ -62,7 +63,12 @@ def serve(config: DashboardConfig, on_ready: Callable[[str], None]) -> None:
     with listen(config.host, config.port) as listening:
         host, port = listening.getsockname()[:2]
         options = uvicorn.Config(
-            guarded, http="h11", ws="none", log_level="warning", access_log=False, timeout_graceful_shutdown=1
+            guarded,
+            http=PatientConnection,
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=1,
         )
         server = uvicorn.Server(options)
 

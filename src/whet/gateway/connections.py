@@ -1,7 +1,7 @@
 """Connections of the gateway: how long a request's head may take, how large it may be, how many there may be.
 
     waiting for a head ──▶ receiving a body ──▶ being answered ──▶ waiting for the next head
-       `HEAD_S`, `HEAD_BYTES`   `bodies.py`        `streams.py`        uvicorn's keep-alive
+       `HEAD_S`, `HEAD_BYTES`   `BODY_S`, `bodies.py`   `streams.py`   uvicorn's keep-alive
 
 At `most` connections a new one takes the place of the one that has kept the server waiting longest, so that half-open
 requests keep no other from being answered. One that is being answered is never closed for another.
@@ -16,7 +16,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-HEAD_S = 10.0
+from whet.gateway.patience import BODY_S, HEAD_S, Patience
+
 HEAD_BYTES = 64 << 10
 MOST = 8192
 _WANTED_FILES = 1 << 16
@@ -58,18 +59,22 @@ class LimitedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._since = self.loop.time()
+        self._body = Patience(self.loop, lambda: self._refuse(408), lambda: self.flow.read_paused)
         if len(self.connections) > self.most:
             self._close_longest_waiting()
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_arrived()
+        self._body.wait_for(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if not self._in_message:
             self._await_head()
             self._head_size += len(data)
+        else:
+            self._body.received(len(data))
         super().data_received(data)
         if not self._in_message and self._head_size > HEAD_BYTES:
             self._refuse(431)
@@ -77,11 +82,13 @@ class LimitedConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_arrived()
         self._in_message = True
+        self._body.wait_for("body", BODY_S)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._in_message = False
+        self._body.wait_for(None)
 
     def on_response_complete(self) -> None:
         self._since = self.loop.time()
@@ -99,7 +106,8 @@ class LimitedConnection(HttpToolsProtocol):
 
     def _refuse(self, status: int) -> None:
         if not self.transport.is_closing():
-            if self.waits_for_client:
+            answering = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+            if self.waits_for_client and not answering:
                 self.transport.write(STATUS_LINE[status] + b"connection: close\r\ncontent-length: 0\r\n\r\n")
             self.transport.close()
 

@@ -193,14 +193,14 @@ def audit_verification(call: CallParameter) -> Json:
 def device_code(call: CallParameter, body: NewDevice) -> Json:
     with call.write() as (session, _):
         scope = Scope[body.scope.upper()]
-        return devices.begin(session, body.client, scope, call.base, call.hub.clock())
+        return devices.begin(session, call.sender, body.client, scope, call.base, call.hub.clock())
 
 
 @router.post("/device/token")
 @action(policy.SERVICE)
 def device_token(call: CallParameter, body: DeviceToken, response: Response) -> Json:
     with call.write() as (session, _):
-        found = devices.collect(session, body.device_code, call.hub.clock())
+        found = devices.collect(session, call.sender, body.device_code, call.hub.clock())
     if isinstance(found, HubError):
         raise found
     response.headers["Cache-Control"] = "no-store"
@@ -211,4 +211,4 @@ def device_token(call: CallParameter, body: DeviceToken, response: Response) -> 
 @action(policy.SELF)
 def device_approval(call: CallParameter, body: Approval) -> Json:
     with call.write() as (session, caller):
-        return devices.decide(session, caller, body.user_code, body.approve, call.hub.clock())
+        return devices.decide(session, call.sender, caller, body.user_code, body.approve, call.hub.clock())

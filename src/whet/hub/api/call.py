@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from whet.config import StrictModel
 from whet.hub.domain.access import Caller, identify, permit
+from whet.hub.domain.devices import Client
 from whet.hub.domain.hub import Hub
 from whet.hub.errors import HubError
 from whet.hub.policy import Action
@@ -70,6 +71,10 @@ class Call:
             caller = identify(session, self.token, self.action, self.hub.clock(), self.kind)
             yield session, caller
         self._note_use(caller)
+
+    @property
+    def sender(self) -> Client:
+        return Client.of(self.hub, self.request.client.host if self.request.client is not None else None)
 
     def _note_use(self, caller: Caller) -> None:
         now = self.hub.clock()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import secrets
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import delete, func, select
@@ -10,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from whet.hub.domain.access import Caller, digest_of, permit
 from whet.hub.domain.accounts import DAY_S, issue
+from whet.hub.domain.hub import Hub
 from whet.hub.domain.views import moment
 from whet.hub.errors import HubError, not_found
 from whet.hub.policy import Scope
@@ -17,11 +21,41 @@ from whet.hub.storage.tables import Account, DeviceCode
 
 DEVICE_S, INTERVAL_S = 600, 5
 LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # of a user code: no vowels, so no words
-MAX_WAITING = 1000
+MAX_WAITING = 10_000
+BEGUN, WRONG, WRONG_OF_ADDRESS, POLLS = 30, 10, 30, 240
+"""In `DEVICE_S`: logins of one address; wrong codes of one user, and of one address; questions about one login."""
 
 
-def begin(session: Session, client: str, scope: Scope, base: str, now: float) -> dict[str, Any]:
-    """A new code. Codes that expired are removed."""
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The sender of a request: the hub that counts its attempts, and its address."""
+
+    hub: Hub
+    address: str
+
+    @staticmethod
+    def of(hub: Hub, host: str | None) -> Client:
+        """Of IPv6 the network counts: one machine has all addresses of it."""
+        with contextlib.suppress(ValueError):
+            if host is not None and ipaddress.ip_address(host).version == 6:
+                host = str(ipaddress.ip_network(f"{host.partition('%')[0]}/64", strict=False))
+        return Client(hub, host or "unknown")
+
+    def check(self, what: str, key: str, most: int) -> None:
+        """Raises `HubError` where there were `most` attempts."""
+        if self.hub.attempts.count((what, key), self.hub.clock()) >= most:
+            minutes = DEVICE_S // 60
+            raise HubError("too_many", f"too many {what} in {minutes} minutes. Try again in {minutes} minutes.")
+
+    def note(self, what: str, *keys: str) -> None:
+        for key in keys:
+            self.hub.attempts.add((what, key), self.hub.clock())
+
+
+def begin(session: Session, sender: Client, client: str, scope: Scope, base: str, now: float) -> dict[str, Any]:
+    """A new code. Codes that expired are removed. Raises `HubError` for too many of one address."""
+    sender.check("logins of this address", sender.address, BEGUN)
+    sender.note("logins of this address", sender.address)
     session.execute(delete(DeviceCode).where(DeviceCode.expires_at <= now))
     if int(session.scalar(select(func.count()).select_from(DeviceCode)) or 0) >= MAX_WAITING:
         raise HubError("too_many", "too many logins wait for approval on this hub. Try again in ten minutes.")
@@ -48,30 +82,41 @@ def begin(session: Session, client: str, scope: Scope, base: str, now: float) ->
     }
 
 
-def waiting(session: Session, user_code: str, now: float) -> DeviceCode:
-    """The login that waits under a code. Raises `HubError` where there is none."""
+def waiting(session: Session, sender: Client, caller: Caller, user_code: str, now: float) -> DeviceCode:
+    """The login that waits under a code. Raises `HubError` where there is none, and after too many wrong codes."""
+    sender.check("wrong codes", caller.name, WRONG)
+    sender.check("wrong codes", f"from {sender.address}", WRONG_OF_ADDRESS)
     code = user_code.strip().upper()
     row = session.scalar(select(DeviceCode).where(DeviceCode.user_code == code).with_for_update())
     if row is None or row.expires_at <= now or row.state != "pending":
+        sender.note("wrong codes", caller.name, f"from {sender.address}")
         raise not_found("login with this code")
     return row
 
 
-def decide(session: Session, caller: Caller, user_code: str, approve: bool, now: float) -> dict[str, Any]:
+def decide(
+    session: Session, sender: Client, caller: Caller, user_code: str, approve: bool, now: float
+) -> dict[str, Any]:
     """Approve or refuse a login. The new token has at most the scope of the one that approves."""
     permit(caller)
     assert caller.token is not None
-    row = waiting(session, user_code, now)
+    row = waiting(session, sender, caller, user_code, now)
     row.state = "approved" if approve else "denied"
     row.user_id = caller.known.id
     row.scope = min(row.scope, caller.token.scope)
     return {"client": row.client, "scope": Scope(row.scope).name.lower(), "state": row.state}
 
 
-def collect(session: Session, device_code: str, now: float) -> dict[str, Any] | HubError:
+def collect(session: Session, sender: Client, device_code: str, now: float) -> dict[str, Any] | HubError:
     """The token of an approved login, once. An error is returned rather than raised, since the row has changed."""
-    row = session.get(DeviceCode, digest_of(device_code))
+    sender.check("unknown logins", sender.address, WRONG_OF_ADDRESS)
+    digest = digest_of(device_code)
+    row = session.get(DeviceCode, digest)
+    if row is not None:
+        sender.check("questions about this login", digest, POLLS)
+        sender.note("questions about this login", digest)
     if row is None or row.expires_at <= now:
+        sender.note("unknown logins", sender.address)
         return HubError("expired_token", "the code has expired or was used. Log in again.")
     if row.state == "pending":
         early = row.polled_at is not None and now - row.polled_at < INTERVAL_S - 1

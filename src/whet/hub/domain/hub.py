@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,26 @@ class HubLimits:
     push_s: float = 24 * 3600.0
 
 
+class Attempts:
+    """How often something was tried within a time, by key; in memory, for the one server of a database."""
+
+    def __init__(self, window_s: float = 600.0, most_keys: int = 10_000) -> None:
+        self._window_s, self._most_keys = window_s, most_keys
+        self._times: OrderedDict[Hashable, deque[float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def count(self, key: Hashable, now: float) -> int:
+        with self._lock:
+            return sum(at > now - self._window_s for at in self._times.get(key, ()))
+
+    def add(self, key: Hashable, now: float) -> None:
+        with self._lock:
+            self._times.setdefault(key, deque(maxlen=1000)).append(now)
+            self._times.move_to_end(key)
+            while len(self._times) > self._most_keys:
+                self._times.popitem(last=False)
+
+
 @dataclass
 class Hub:
     """One server's database, store and configuration."""
@@ -42,4 +62,5 @@ class Hub:
     clock: Callable[[], float] = time.time
     store_lock: threading.Lock = field(default_factory=threading.Lock)  # a file is added or removed with its row
     push_locks: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
+    attempts: Attempts = field(default_factory=Attempts)
     new_action: threading.Event = field(default_factory=threading.Event)

@@ -188,7 +188,7 @@ def device_page(call: PageCall, code: Annotated[Words, Query(max_length=20)] = "
             target = f"/device?code={code}"
             query = f"?next={target.replace('?', '%3F')}" if NEXT.fullmatch(target) else ""
             return RedirectResponse(f"{root(call)}login{query}", status_code=303)
-        row = devices.waiting(session, code, call.hub.clock()) if code else None
+        row = devices.waiting(session, call.sender, caller, code, call.hub.clock()) if code else None
         waiting = {"client": row.client, "scope": Scope(row.scope).name.lower()} if row is not None else None
     return render(call.request, "device.html", caller, {"code": code.strip().upper(), "waiting": waiting, "state": ""})
 
@@ -197,7 +197,7 @@ def device_page(call: PageCall, code: Annotated[Words, Query(max_length=20)] = "
 @action(policy.SELF)
 def approve_device(call: PageCall, code: Text, decision: Text) -> Response:
     with call.write() as (session, caller):
-        done = devices.decide(session, caller, code, decision == "approve", call.hub.clock())
+        done = devices.decide(session, call.sender, caller, code, decision == "approve", call.hub.clock())
     return render(call.request, "device.html", caller, {"code": "", "waiting": None, "state": done["state"]})
 
 

@@ -1,0 +1,127 @@
+"""Requests that never arrive whole: a head or a body that is sent too slowly ends its connection, on every server."""
+
+import ast
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("httptools")
+
+import uvicorn
+
+import whet
+from whet.gateway import connections, patience
+from whet.gateway.serve import listen
+
+SOURCE = Path(whet.__file__).parent
+HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
+
+
+async def read_all(scope: Any, receive: Any, send: Any) -> None:
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        size, more = size + len(message["body"]), message["more_body"]
+    await answer(send, str(size).encode())
+
+
+async def read_nothing(scope: Any, receive: Any, send: Any) -> None:
+    await answer(send, b"0")
+
+
+async def answer(send: Any, body: bytes) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@contextlib.contextmanager
+def serving(app: Any, http: Any) -> Iterator[socket.socket]:
+    """A connection to a server of `app` with the connections `http`."""
+    with listen("127.0.0.1", 0) as listening:
+        options = uvicorn.Config(app, http=http, ws="none", log_level="critical", lifespan="off")
+        options.timeout_graceful_shutdown = 1
+        server = uvicorn.Server(options)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            with socket.create_connection(listening.getsockname(), timeout=60) as client:
+                yield client
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(params=["h11", "httptools"])
+def http(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    for module in (patience, connections):
+        monkeypatch.setattr(module, "HEAD_S", 0.3)
+        monkeypatch.setattr(module, "BODY_S", 0.3)
+    return patience.PatientConnection if request.param == "h11" else connections.limited_connections()
+
+
+def until_closed(client: socket.socket, drip: bytes = b"") -> bytes:
+    """What the server sends until it closes the connection, while the client sends `drip` again and again."""
+    said = b""
+    client.settimeout(0.05)
+    for _ in range(1200):
+        with contextlib.suppress(TimeoutError):
+            try:
+                piece = client.recv(4096)
+                said += piece
+            except ConnectionError:
+                piece = b""
+            if not piece:
+                return said
+        with contextlib.suppress(OSError):
+            client.sendall(drip)
+    raise AssertionError("the connection was not closed within a minute")
+
+
+@pytest.mark.parametrize("app", [read_all, read_nothing])
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", HEAD + b"x"])
+def test_connection_of_a_client_that_sends_a_byte_at_a_time_ends(http: Any, app: Any, sent: bytes) -> None:
+    with serving(app, http) as client:
+        client.sendall(sent)
+        said = until_closed(client, drip=b"x")
+        assert said.startswith(b"HTTP/1.1 200" if app is read_nothing and sent[:4] == b"POST" else b"HTTP/1.1 4")
+
+
+@pytest.mark.parametrize("sent", [b"", HEAD[:20], HEAD, HEAD + b"x" * 500])
+def test_silent_client_is_answered_408(http: Any, sent: bytes) -> None:
+    with serving(read_all, http) as client:
+        client.sendall(sent)
+        assert until_closed(client).startswith(b"HTTP/1.1 408")
+
+
+def test_body_that_arrives_at_the_lowest_rate_is_read(http: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "SLOWEST", 10)  # bytes a second: each piece below is worth minutes
+    with serving(read_all, http) as client:
+        client.sendall(HEAD + b"x" * 10_000)
+        for _ in range(9):
+            threading.Event().wait(0.05)
+            client.sendall(b"x" * 10_000)
+        said = client.recv(4096)
+        while b"\r\n\r\n100000" not in said:
+            said += client.recv(4096)
+
+
+def test_each_server_limits_how_slowly_a_request_may_arrive() -> None:
+    """But the one that is for a single client, which carries its key."""
+    servers = {}
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "uvicorn.Config(" in text else ():
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "uvicorn.Config":
+                given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                servers[str(path.relative_to(SOURCE))] = given.get("http")
+    assert servers.pop("rl/supervision/engine_process.py") is None
+    assert len(servers) >= 5
+    assert set(servers.values()) <= {"limited_connections()", "PatientConnection"}, servers
