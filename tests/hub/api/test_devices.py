@@ -57,8 +57,6 @@ def test_wrong_codes_on_the_page_count_too(hub: Any) -> None:
     for number in range(devices.WRONG):
         given = {"params": {"code": f"BCDF-{number:04}"}}
         how = given if number % 2 else {"data": {"code": "X", "decision": "approve"}}
-            {"params": {"code": f"BCDF-{number:04}"}} if number % 2 else {"data": {"code": "X", "decision": "approve"}}
-        )
         method = "GET" if number % 2 else "POST"
         assert hub.client.request(method, "/device", headers={"Origin": "http://hub.test"}, **how).status_code == 404
     assert hub.client.get("/device", params={"code": "BCDF-GHJK"}).status_code == 429

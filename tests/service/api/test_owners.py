@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,10 +42,32 @@ def test_members_use_the_secrets_of_an_organisation_and_maintainers_change_them(
     with found.hub.database.read() as session:
         row = session.get_one(RunRow, run)
         assert secrets_of_run(session, found.hub.cipher, row) == {"OWN": "value of the run", "SHARED": "over it"}
-        other = RunRow(id="other", owner="lab")
+        other = RunRow(id="other", owner="lab", user="bob")
         assert secrets_of_run(session, found.hub.cipher, other) == {"SHARED": CANARY}
         stored = [*session.scalars(select(OwnerSecret.value)), *session.scalars(select(RunSecret.value))]
         assert not any(CANARY.encode() in value for value in stored)
+
+
+def test_runs_of_who_is_no_member_any_more_are_given_no_secrets_of_the_organisation(service: Any) -> None:
+    service.organisation("lab", "ann", bob="member", eve="member")
+    service.ok("PUT", "/secrets/lab/SHARED", "ann", json={"value": CANARY})
+    runs = {user: service.submit(user, "lab", secrets={"OWN": "of the run"})["id"] for user in ("ann", "bob", "eve")}
+
+    def given(user: str) -> set[str]:
+        with service.service.hub.database.read() as session:
+            row = session.get_one(RunRow, runs[user])
+            return set(secrets_of_run(session, service.service.hub.cipher, row))
+
+    assert given("ann") == given("bob") == given("eve") == {"OWN", "SHARED"}
+    service.ok("DELETE", "/owners/lab/members/bob", "ann")
+    service.ok("PUT", "/owners/lab/members/eve", "ann", json={"role": "viewer"})
+    assert given("bob") == given("eve") == {"OWN"}
+    assert given("ann") == {"OWN", "SHARED"}
+
+
+def test_the_guide_says_who_can_read_secrets_of_an_organisation() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "service.md").read_text(encoding="utf-8")
+    assert "each user who may submit runs can read the organisation's secrets" in " ".join(guide.split())
 
 
 def test_values_of_secrets_are_nowhere_but_in_their_rows(service: Any) -> None:

@@ -11,8 +11,8 @@ from whet.service.domain.placement import Amount, Place
 NOW = 1_000_000.0
 
 
-def waiting(run: str, owner: str, age: float = 0.0, priority: int = 0, cores: float = 1) -> Waiting:
-    return Waiting(run, owner, priority, NOW - age, Amount(cores=cores))
+def waiting(run: str, owner: str, age: float = 0.0, priority: int = 0, cores: float = 1, user: str = "") -> Waiting:
+    return Waiting(run, owner, priority, NOW - age, Amount(cores=cores), user)
 
 
 def place(runner: str, capacity: float, free: float) -> Place:
@@ -42,6 +42,28 @@ def test_least_usage_then_fewest_runs_then_fewest_in_the_queue_then_age_decide_b
 def test_priority_then_age_decide_within_an_owner_and_not_between_owners() -> None:
     queue = [waiting("old", "a", age=9), waiting("urgent", "a", priority=5), waiting("b", "b", age=1)]
     assert order(queue, a=Share(10.0)) == ["b", "urgent", "old"]
+
+
+def test_priority_decides_between_users_of_an_owner() -> None:
+    queue = [waiting("old", "lab", age=9, user="a"), waiting("urgent", "lab", age=1, priority=5, user="b")]
+    queue.append(waiting("c", "c", age=5))
+    assert order(queue, lab=Share(10.0)) == ["c", "urgent", "old"]
+
+
+def test_user_with_thirty_organisations_takes_one_turn() -> None:
+    queue = [waiting(f"a{number}", f"org-{number}", age=100 - number, user="a") for number in range(30)]
+    queue += [waiting(f"b{number}", "b", age=50 - number) for number in range(10)]
+    turns = order(queue)
+    assert Counter(run[0] for run in turns[:20]) == {"a": 10, "b": 10}
+    assert turns[0] == "b0"  # fewer in the queue
+    assert order(queue, **{"@a": Share(1000.0)})[:10] == [f"b{number}" for number in range(10)]
+    assert order(queue, a=Share(1000.0))[:10] == [f"b{number}" for number in range(10)]
+
+
+def test_organisation_of_thirty_users_takes_one_turn() -> None:
+    queue = [waiting(f"a{number}", "lab", age=100 - number, user=f"user-{number}") for number in range(30)]
+    queue += [waiting(f"b{number}", "b", age=50 - number) for number in range(10)]
+    assert Counter(run[0] for run in order(queue)[:20]) == {"a": 10, "b": 10}
 
 
 def test_owners_take_turns_by_what_their_runs_need() -> None:

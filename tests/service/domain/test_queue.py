@@ -16,6 +16,7 @@ from whet.hub.domain.audit import verify
 from whet.hub.errors import HubError
 from whet.service.domain import queue as operations
 from whet.service.domain import runners, runs, usage
+from whet.service.domain.waiting import waits
 from whet.service.storage.tables import AttemptRow, Quota, RunRow, RunSecret, UsageDay
 
 
@@ -279,6 +280,43 @@ def test_tokens_of_a_month_are_limited(queue: Any) -> None:
     assert queue.do(operations.finish, held, "stopped", "", tokens=720)
     assert "700 tokens of this month" in refused("over_quota", queue.submit)
     queue.submit("bob")
+
+
+def test_limits_of_a_user_hold_in_all_of_its_organisations(queue: Any) -> None:
+    runner = queue.runner(cores=40)
+    limit(queue, "ann", running=2, queued=3, tokens=700)
+    for number in range(3):
+        queue.submit(f"org-{number}", "ann")
+    assert "ann has 3 runs in the queue" in refused("over_quota", lambda: queue.submit("org-9", "ann"))
+    queue.submit("org-1", "bob")
+    held = [queue.start(runner) for _ in range(3)]
+    assert [queue.run(one.run).user for one in held].count("ann") == 2
+    assert queue.claim(runner) is None
+    with queue.database.read() as session:
+        [wait] = waits(session, 0.0).values()
+    assert (wait.place, wait.reason) == (None, "ann has 2 runs in progress, its limit")
+    own = [one for one in held if queue.run(one.run).user == "ann"]
+    assert not queue.do(operations.renew, own[0], tokens=400).stop
+    renewal = queue.do(operations.renew, own[1], tokens=300)
+    assert (renewal.stop, renewal.reason) == (True, "stopped: ann has used its 700 tokens of this month")
+    assert "700 tokens of this month" in refused("over_quota", lambda: queue.submit("org-9", "ann"))
+    queue.submit("org-1", "bob")
+
+
+def test_user_of_many_organisations_does_not_go_first_again(queue: Any) -> None:
+    runner = queue.runner(cores=1)
+    for number in range(30):
+        queue.submit(f"org-{number}", "ann")
+    queue.submit("bob")
+    queue.submit("bob")
+    turns = []
+    for _ in range(4):
+        held = queue.start(runner)
+        turns.append(queue.run(held.run).user)
+        queue.ahead += 100
+        assert queue.do(operations.finish, held, "finished", "")
+        queue.do(runners.heartbeat, runner)
+    assert sorted(turns[:2]) == sorted(turns[2:]) == ["ann", "bob"]
 
 
 def test_restart_from_a_step_without_a_checkpoint_is_refused_and_leaves_the_run(queue: Any) -> None:

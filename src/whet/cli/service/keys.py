@@ -35,6 +35,8 @@ def set_secret(
 ) -> None:
     """Set a secret. Its value is read from standard input, or typed unseen; no command line shows it.
 
+    Each member's run is given the secrets of an organisation, and can print them.
+
     \b
     Examples:
       whet secret set OPENAI_API_KEY --from-env OPENAI_API_KEY

@@ -1,17 +1,21 @@
 """Which run is next. Pure.
 
-Each owner has a decayed usage, in core seconds by the runners' prices, to which what runs now is added. The owner with
-the least is next, then the one with the fewest runs in progress, then the one with the fewest in the queue, then the
-one that waits longest; within an owner the higher priority, then age. A run that fits on no free runner does not block
-others, unless it has waited for an hour: then the runner that could hold it takes no run that comes after it.
+Each owner has a decayed usage, in core seconds by the runners' prices, to which what runs now is added; and so has each
+user, of its runs for all owners. A run stands behind as much as the larger of its owner's and its user's. The least is
+next, then the fewest runs in progress, then the fewest in the queue; within an owner the higher priority, then age; and
+else what waits longest. So one user is one, however many organisations it has; and so is an organisation.
+
+A run that fits on no free runner does not block others, unless it has waited for an hour: then the runner that could
+hold it takes no run that comes after it.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from whet.service.domain.placement import Amount, Place
 
@@ -50,6 +54,17 @@ class Waiting:
     priority: int
     queued_at: float
     needs: Amount
+    user: str = ""  # "" where it is the owner
+
+    @property
+    def accounts(self) -> tuple[str, ...]:
+        """Where its use is counted."""
+        return (self.owner,) if self.user in ("", self.owner) else (self.owner, elsewhere(self.user))
+
+
+def elsewhere(user: str) -> str:
+    """The account of what a user uses in the name of others; no owner has such a name."""
+    return f"@{user}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +74,17 @@ class Share:
     used: float = 0.0
     running: int = 0
 
+    def __add__(self, other: Share) -> Share:
+        return Share(self.used + other.used, self.running + other.running)
+
+
+NO_SHARE = Share()
+
+
+def share_of(shares: Mapping[str, Share], name: str) -> Share:
+    """Of an organisation, or of a user wherever its runs are."""
+    return shares.get(name, NO_SHARE) + shares.get(elsewhere(name), NO_SHARE)
+
 
 def decayed(used: float, at: float, now: float) -> float:
     """What is left `now` of a usage as of `at`. A clock that went back takes nothing away."""
@@ -66,26 +92,32 @@ def decayed(used: float, at: float, now: float) -> float:
 
 
 def in_order(waiting: Iterable[Waiting], shares: Mapping[str, Share]) -> Iterator[Waiting]:
-    """The whole queue, as if each run started when it is its turn and its owner's usage grew by that."""
-    lines: defaultdict[str, list[Waiting]] = defaultdict(list)
+    """The whole queue, as if each run started when it is its turn, and the usage of its owner and user grew by that."""
+    lines: defaultdict[tuple[str, str], list[Waiting]] = defaultdict(list)
+    state, queued = defaultdict(Share, shares), Counter[str]()
     for one in waiting:
-        lines[one.owner].append(one)
+        lines[one.owner, one.user or one.owner].append(one)
+        queued.update({one.owner, one.user or one.owner})
     for line in lines.values():
         line.sort(key=lambda one: (-one.priority, one.queued_at, one.run), reverse=True)
-    state = {owner: shares.get(owner, Share()) for owner in lines}
-    queued = {owner: len(line) for owner, line in lines.items()}
 
-    def order(name: str) -> tuple[float, int, int, float, str]:
-        return state[name].used, state[name].running, queued[name], lines[name][-1].queued_at, name
+    def order(names: tuple[str, str]) -> tuple[Any, ...]:
+        both, first = [share_of(state, name) for name in names], lines[names][-1]
+        used, running = max(one.used for one in both), max(one.running for one in both)
+        waits = max(queued[name] for name in names)
+        return used, running, waits, owner_waits[names[0]], names[0], -first.priority, first.queued_at, names[1]
 
     while lines:
-        owner = min(lines, key=order)
-        one = lines[owner].pop()
+        owner_waits: dict[str, float] = {}
+        for (owner, _), line in lines.items():
+            owner_waits[owner] = min(owner_waits.get(owner, math.inf), line[-1].queued_at)
+        chosen = min(lines, key=order)
+        one = lines[chosen].pop()
         yield one
-        used = state[owner].used + Prices().share(one.needs, AHEAD_S)
-        state[owner] = Share(used, state[owner].running + 1)
-        if not lines[owner]:
-            del lines[owner]
+        for account in one.accounts:
+            state[account] += Share(Prices().share(one.needs, AHEAD_S), 1)
+        if not lines[chosen]:
+            del lines[chosen]
 
 
 def next_run(

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
-from whet.service.domain.fairness import Waiting, in_order, next_run
+from whet.service.domain.fairness import Waiting, in_order, next_run, share_of
 from whet.service.domain.placement import Amount
 from whet.service.domain.runners import alive, places
 from whet.service.domain.runs import ENDED
@@ -73,7 +73,7 @@ class Unattended:
 def claim(session: Session, runner: str, now: float, lease_s: float = LEASE_S) -> Claim | None:
     """The next run that fits on this runner, now `starting`; None if there is none.
 
-    Fairness between owners, capacity and limits are regarded here. A run is claimed once, whatever other runners do.
+    Fairness between owners and users, capacity and limits are regarded here. A run is claimed once, whatever others do.
     """
     host = session.get(RunnerRow, runner)
     if host is None or host.ended_at is not None:
@@ -119,16 +119,20 @@ def claim(session: Session, runner: str, now: float, lease_s: float = LEASE_S) -
 
 def line(session: Session, now: float, waiting: Sequence[Any], trials: Mapping[str, Trial]) -> Iterator[Waiting]:
     """Of the `waiting_runs` those that may start, in the order in which they will."""
-    shares = shares_of(session, {row.owner for row in waiting}, now)
+    pairs = {(row.owner, row.user) for row in waiting}
+    shares = shares_of(session, {name for pair in pairs for name in pair}, now)
     limits = {row.owner: row.running for row in session.scalars(select(Quota)) if row.running is not None}
-    used_up = {owner for owner in shares if exhausted(session, owner, now)}
+    able_pairs = {
+        pair
+        for pair in pairs
+        if not exhausted(session, *pair, now)
+        and all(share_of(shares, name).running < limits.get(name, 1 << 60) for name in pair)
+    }
     trials = trials_of(session, waiting)
     able = [
-        Waiting(row.id, row.owner, row.priority, row.queued_at, Amount.of(row.needs))
+        Waiting(row.id, row.owner, row.priority, row.queued_at, Amount.of(row.needs), row.user)
         for row in waiting
-        if row.owner not in used_up
-        and shares[row.owner].running < limits.get(row.owner, 1 << 60)
-        and trials[row.id] == CLEAR
+        if (row.owner, row.user) in able_pairs and trials[row.id] == CLEAR
     ]
     return in_order(able, shares)
 
@@ -147,6 +151,7 @@ def waiting_runs(session: Session) -> Sequence[Any]:
     columns = (
         RunRow.id,
         RunRow.owner,
+        RunRow.user,
         RunRow.priority,
         RunRow.queued_at,
         RunRow.needs,
@@ -197,7 +202,7 @@ def renew(
     run.step = run.step if step is None else step
     run.max_steps = run.max_steps if max_steps is None else max_steps
     if run.stop_requested_at is None:
-        why = over_cap(run) or exhausted(session, run.owner, now)
+        why = over_cap(run) or exhausted(session, run.owner, run.user, now)
         run.stop_requested_at, run.reason = (now, f"stopped: {why}") if why else (None, "")
     return Renewal(run.stop_requested_at is not None, run.reason)
 

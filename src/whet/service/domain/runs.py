@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from whet.hub.domain.audit import record
@@ -53,7 +53,7 @@ def submit(session: Session, cipher: Cipher, user: str, wanted: NewRun, now: flo
         if (known.owner, known.config, known.kind) != (wanted.owner, wanted.config, wanted.kind):
             raise HubError("conflict", f"this key was used for another submission: {known.owner}/{known.name}.")
         return known, False
-    _within_quota(session, wanted.owner, now)
+    _within_quota(session, wanted.owner, user, now)
     row = RunRow(
         id=secrets.token_hex(8),
         key=wanted.key,
@@ -92,13 +92,16 @@ def submit(session: Session, cipher: Cipher, user: str, wanted: NewRun, now: flo
     return row, True
 
 
-def _within_quota(session: Session, owner: str, now: float) -> None:
-    quota = session.get(Quota, owner)
-    why = exhausted(session, owner, now)
-    if not why and quota is not None and quota.queued is not None:
-        waiting = select(func.count()).select_from(RunRow).where(RunRow.owner == owner, RunRow.state == "queued")
-        if int(session.scalar(waiting.where(RunRow.deleted_at.is_(None))) or 0) >= quota.queued:
-            why = f"{owner} has {quota.queued} runs in the queue, as many as it may"
+def _within_quota(session: Session, owner: str, user: str, now: float) -> None:
+    """Of the owner, and of the user for whichever owner its runs are."""
+    why = exhausted(session, owner, user, now)
+    for name in dict.fromkeys((owner, user)):
+        quota = session.get(Quota, name)
+        if not why and quota is not None and quota.queued is not None:
+            waiting = select(func.count()).select_from(RunRow).where(or_(RunRow.owner == name, RunRow.user == name))
+            waiting = waiting.where(RunRow.state == "queued", RunRow.deleted_at.is_(None))
+            if int(session.scalar(waiting) or 0) >= quota.queued:
+                why = f"{name} has {quota.queued} runs in the queue, as many as it may"
     if why:
         raise HubError("over_quota", f"{why}. An administrator of the hub can raise it.")
 
@@ -144,7 +147,7 @@ def restart(
     row.caps = {**row.caps, **(caps or {})}
     if why := over_cap(row):
         raise HubError("over_quota", f"run {row.id} would be stopped at once: {why}. Give a higher one.")
-    _within_quota(session, row.owner, now)
+    _within_quota(session, row.owner, row.user, now)
     row.state, row.reason, row.queued_at, row.ended_at = "queued", "", now, None
     row.resume, row.resume_step, row.stop_requested_at = row.attempt > 0, step, None
     record(session, user, "run.restart", row.owner, row.id, now, {"step": step, **(caps or {})})

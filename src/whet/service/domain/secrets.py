@@ -10,11 +10,13 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from whet.errors import ConfigError
+from whet.hub.domain.access import find_account
 from whet.hub.domain.audit import record
 from whet.hub.domain.cipher import Cipher
 from whet.hub.errors import HubError, not_found
 from whet.hub.opening import PROOF_OF
-from whet.hub.storage.tables import HubState, Secret
+from whet.hub.policy import Role
+from whet.hub.storage.tables import HubState, Membership, Secret
 from whet.service.storage.tables import OwnerSecret, RunRow, RunSecret, Webhook
 
 MOST = 100
@@ -84,11 +86,12 @@ def add_run_secrets(session: Session, cipher: Cipher, run: str, values: Mapping[
 def secrets_of_run(session: Session, cipher: Cipher, run: RunRow) -> dict[str, str]:
     """What an attempt of a run is given: the secrets of its owner, under those of the run itself.
 
-    Raises `ConfigError` where one cannot be decrypted with the keys that this process has.
+    A user who is no member of the owner any more is given none of the owner's. Raises `ConfigError` where one cannot be
+    decrypted with the keys that this process has.
     """
     found: dict[str, str | None] = {
         row.name: cipher.decrypt(row.value, owner_secret_of(row.owner, row.name))
-        for row in owner_secrets(session, run.owner)
+        for row in (owner_secrets(session, run.owner) if _is_member(session, run) else ())
     }
     for row in session.scalars(select(RunSecret).where(RunSecret.run_id == run.id)):
         found[row.name] = cipher.decrypt(row.value, run_secret_of(run.id, row.name))
@@ -99,6 +102,15 @@ def secrets_of_run(session: Session, cipher: Cipher, run: RunRow) -> dict[str, s
                 "runner again, or set the secret again."
             )
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _is_member(session: Session, run: RunRow) -> bool:
+    """Whether the user may submit runs for the owner now."""
+    user, owner = find_account(session, run.user), find_account(session, run.owner)
+    if user is None or owner is None or user.disabled_at is not None:
+        return False
+    found = session.get(Membership, (owner.id, user.id))
+    return user.id == owner.id or (found is not None and found.role >= Role.MEMBER)
 
 
 # The change of keys

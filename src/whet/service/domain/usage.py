@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from whet.service.domain.fairness import AHEAD_S, Prices, Share, decayed
+from whet.service.domain.fairness import AHEAD_S, Prices, Share, Waiting, decayed, elsewhere
 from whet.service.domain.placement import Amount
 from whet.service.storage.tables import AttemptRow, Quota, RunnerRow, RunRow, UsageDay
 
@@ -53,27 +53,24 @@ def charge(session: Session, run: RunRow, attempt: AttemptRow, until: float, tok
     prices = prices_of(runner.capacity) if runner is not None else Prices()
     needs = Amount.of(run.needs)
     begin, until = attempt.charged_until, max(until, attempt.charged_until)
-    quota = quota_of(session, run.owner, until)
-    quota.decayed = decayed(quota.decayed, quota.decayed_at, until) + prices.share(needs, until - begin)
-    quota.decayed_at = max(quota.decayed_at, until)
+    accounts = Waiting(run.id, run.owner, 0, 0.0, needs, run.user).accounts
+    for account in accounts:
+        quota = quota_of(session, account, until)
+        quota.decayed = decayed(quota.decayed, quota.decayed_at, until) + prices.share(needs, until - begin)
+        quota.decayed_at = max(quota.decayed_at, until)
     while begin < until:
         end = min(until, (begin // DAY_S + 1) * DAY_S)
         seconds = end - begin
         cost = prices.cost(needs, seconds)
-        add_usage(
-            session,
-            run.owner,
-            begin,
-            core_seconds=needs.cores * seconds,
-            device_seconds=needs.devices * seconds,
-            run_seconds=seconds,
-            cost=cost,
-        )
+        amounts = {"core_seconds": needs.cores * seconds, "device_seconds": needs.devices * seconds, "cost": cost}
+        for account in accounts:
+            add_usage(session, account, begin, run_seconds=seconds, **amounts)
         run.seconds, run.cost = run.seconds + seconds, run.cost + cost
         begin = end
     attempt.charged_until = until
     if tokens is not None and tokens > run.tokens:
-        add_usage(session, run.owner, until, tokens=tokens - run.tokens)
+        for account in accounts:
+            add_usage(session, account, until, tokens=tokens - run.tokens)
         run.tokens = tokens
 
 
@@ -89,7 +86,7 @@ def quota_of(session: Session, owner: str, now: float) -> Quota:
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """What an owner used in the calendar month of a moment."""
+    """What an owner used in the calendar month of a moment; of a user also what its runs for others did."""
 
     seconds: float
     tokens: int
@@ -98,12 +95,17 @@ class Month:
 
 def month_of(session: Session, owner: str, now: float) -> Month:
     query = select(func.sum(UsageDay.run_seconds), func.sum(UsageDay.tokens), func.sum(UsageDay.cost))
-    found = session.execute(query.where(UsageDay.owner == owner, UsageDay.day.like(day_of(now)[:7] + "%"))).one()
+    query = query.where(UsageDay.owner.in_((owner, elsewhere(owner))))
+    found = session.execute(query.where(UsageDay.day.like(day_of(now)[:7] + "%"))).one()
     return Month(float(found[0] or 0.0), int(found[1] or 0), float(found[2] or 0.0))
 
 
-def exhausted(session: Session, owner: str, now: float) -> str:
-    """Which limit of the month an owner has reached, in words; empty if none."""
+def exhausted(session: Session, owner: str, user: str, now: float) -> str:
+    """Which limit of the month an owner, or the user of its run, has reached, in words; empty if none."""
+    return next(filter(None, (_exhausted(session, name, now) for name in dict.fromkeys((owner, user)))), "")
+
+
+def _exhausted(session: Session, owner: str, now: float) -> str:
     quota = session.get(Quota, owner)
     if quota is None or (quota.seconds is None and quota.tokens is None and quota.cost is None):
         return ""
@@ -129,16 +131,17 @@ def over_cap(run: RunRow) -> str:
     return ""
 
 
-def shares_of(session: Session, owners: Iterable[str], now: float) -> dict[str, Share]:
-    """Each owner's decayed usage with what its runs in progress use, and how many those are."""
-    wanted = set(owners)
+def shares_of(session: Session, names: Iterable[str], now: float) -> dict[str, Share]:
+    """The decayed usage of each owner and user with what its runs in progress use, and how many those are."""
+    wanted = {account for name in names for account in (name, elsewhere(name))}
     shares = {name: Share() for name in wanted}
     for quota in session.scalars(select(Quota).where(Quota.owner.in_(wanted))):
         shares[quota.owner] = Share(decayed(quota.decayed, quota.decayed_at, now))
-    query = select(RunRow.owner, RunRow.needs, AttemptRow.charged_until)
+    query = select(RunRow.owner, RunRow.user, RunRow.needs, AttemptRow.charged_until)
     query = query.join(AttemptRow, AttemptRow.run_id == RunRow.id)
-    for owner, needs, charged in session.execute(query.where(AttemptRow.state.in_(IN_PROGRESS))):
-        if owner in wanted:
-            more = Prices().share(Amount.of(needs), max(0.0, now - charged) + AHEAD_S)
-            shares[owner] = Share(shares[owner].used + more, shares[owner].running + 1)
+    for owner, user, needs, charged in session.execute(query.where(AttemptRow.state.in_(IN_PROGRESS))):
+        amount = Amount.of(needs)
+        for account in Waiting("", owner, 0, 0.0, amount, user).accounts:
+            if account in wanted:
+                shares[account] += Share(Prices().share(amount, max(0.0, now - charged) + AHEAD_S), 1)
     return shares

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from whet.service.domain.fairness import share_of
 from whet.service.domain.placement import Amount, Place
 from whet.service.domain.queue import line, waiting_runs
 from whet.service.domain.runners import places
 from whet.service.domain.trials import trials_of
-from whet.service.domain.usage import exhausted
+from whet.service.domain.usage import exhausted, shares_of
 from whet.service.storage.tables import Quota
 
 
@@ -30,12 +31,17 @@ def waits(session: Session, now: float) -> dict[str, Wait]:
     here = places(session, now)
     ordered = line(session, now, rows, trials)
     answer = {one.run: Wait(number, _why(one.needs, here, number)) for number, one in enumerate(ordered, start=1)}
-    limits = {quota.owner: quota.running for quota in session.scalars(select(Quota))}
-    used_up = {owner: exhausted(session, owner, now) for owner in {row.owner for row in rows}}
+    limits = {row.owner: row.running for row in session.scalars(select(Quota)) if row.running is not None}
+    pairs = {(row.owner, row.user) for row in rows}
+    shares = shares_of(session, {name for pair in pairs for name in pair}, now)
+    used_up = {pair: exhausted(session, *pair, now) for pair in pairs}
     for row in rows:
         if row.id not in answer:
-            why = trials[row.id].failed or trials[row.id].waits or used_up[row.owner]
-            answer[row.id] = Wait(None, why or f"{row.owner} has {limits.get(row.owner)} runs in progress, its limit")
+            why = trials[row.id].failed or trials[row.id].waits or used_up[row.owner, row.user]
+            both = (row.owner, row.user)
+            full = (name for name in both if share_of(shares, name).running >= limits.get(name, 1 << 60))
+            name = next(full, row.owner)
+            answer[row.id] = Wait(None, why or f"{name} has {limits.get(name)} runs in progress, its limit")
     return answer
 
 
