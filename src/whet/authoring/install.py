@@ -45,6 +45,24 @@ class Installed:
     left_out: tuple[str, ...]  # replaced by whet
 
 
+@dataclass(frozen=True, slots=True)
+class Pip:
+    """The pip that is started, and what it installs into."""
+
+    command: tuple[str, ...] = (sys.executable, "-m", "pip")
+    variables: Mapping[str, str] | None = None  # of its environment; None: those of this process
+    behind: tuple[str, ...] = ()
+    """Folders of packages that imports search after those that it installs into."""
+
+    def run(self, arguments: Sequence[str]) -> None:
+        """Raises `ConfigError` with what pip said."""
+        command = [*self.command, "--disable-pip-version-check", "--no-input", "--quiet", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=self.variables)
+        if done.returncode != 0:
+            lines = [line for line in done.stderr.strip().splitlines() if line.strip()][-8:]
+            raise ConfigError("\n".join(["pip could not install that. It said:", *lines]))
+
+
 def install_environment(
     target: str, *, editable: bool = False, variables: Mapping[str, str] | None = None
 ) -> Installed:
@@ -64,25 +82,8 @@ def install_environment(
     source = _source(target)
     if editable and not Path(source).is_dir():
         raise ConfigError(f"{target} is not a folder, so it cannot be installed with -e.")
-    [found] = _resolve(["--no-deps", "--ignore-installed", source], variables)
+    [found], dependencies, left_out = install_sources([source], Pip(variables=variables), editable=editable)
     metadata = found["metadata"]
-    wanted, left_out = divide(metadata.get("requires_dist", []), metadata["name"])
-    dependencies = [one for one in _resolve(wanted, variables) if _plain(one) != REPLACED] if wanted else []
-    for one in dependencies:
-        left_out += divide(one["metadata"].get("requires_dist", []), one["metadata"]["name"])[1]
-    with tempfile.TemporaryDirectory(prefix="whet-install-") as folder:
-        _pip(["wheel", "--no-deps", "--wheel-dir", folder, *map(_exactly, dependencies), source], variables)
-        check_wheels(sorted(Path(folder).glob("*.whl")))
-        # By name, so that pip records no path of a file that will be gone.
-        these = ["--no-index", "--find-links", folder]
-        if dependencies:
-            _pip(["install", "--no-deps", *these, *map(_by_name, dependencies)], variables)
-        if editable:
-            _pip(["install", "--no-deps", "--force-reinstall", "-e", source], variables)
-        elif " @ " in source:  # by URL and hash, which pip records: what an id is verified against
-            _pip(["install", "--no-deps", "--force-reinstall", source], variables)
-        else:
-            _pip(["install", "--no-deps", "--force-reinstall", *these, _by_name(found)], variables)
     return Installed(
         metadata["name"],
         metadata["version"],
@@ -93,13 +94,42 @@ def install_environment(
     )
 
 
+Items = list[dict[str, Any]]
+"""What pip's report says of packages."""
+
+
+def install_sources(sources: Sequence[str], pip: Pip, *, editable: bool = False) -> tuple[Items, Items, list[str]]:
+    """Install packages from folders, archives, URLs or an index: those, what they brought, and what whet replaces."""
+    found = _resolve(["--no-deps", "--ignore-installed", *sources], pip)
+    names = {_plain(one) for one in found}
+    divided = [divide(one["metadata"].get("requires_dist", []), one["metadata"]["name"]) for one in found]
+    wanted, left_out = ([line for lines in part for line in lines] for part in zip(*divided, strict=True))
+    dependencies = [one for one in _resolve(wanted, pip) if _plain(one) not in {REPLACED, *names}] if wanted else []
+    for one in dependencies:
+        left_out += divide(one["metadata"].get("requires_dist", []), one["metadata"]["name"])[1]
+    with tempfile.TemporaryDirectory(prefix="whet-install-") as folder:
+        pip.run(["wheel", "--no-deps", "--wheel-dir", folder, *map(_exactly, dependencies), *sources])
+        check_wheels(sorted(Path(folder).glob("*.whl")), pip.behind)
+        # By name, so that pip records no path of a file that will be gone.
+        these = ["--no-index", "--find-links", folder]
+        if dependencies:
+            pip.run(["install", "--no-deps", *these, *map(_by_name, dependencies)])
+        if editable:
+            pip.run(["install", "--no-deps", "--force-reinstall", "-e", *sources])
+        elif " @ " in sources[0]:  # by URL and hash, which pip records: what an id is verified against
+            pip.run(["install", "--no-deps", "--force-reinstall", *sources])
+        else:
+            pip.run(["install", "--no-deps", "--force-reinstall", *these, *map(_by_name, found)])
+    return found, dependencies, left_out
+
+
 def uninstall_environment(name: str) -> str:
     """Remove an installed environment; returns its name and version. Raises `ConfigError` where it is none."""
     plain = str(canonicalize_name(parse_id(name).name))
     found = installed_environments().get(plain)
     if found is None:
         raise ConfigError(f"no environment '{name}' is installed. `whet env list` has those that are.")
-    _pip(["uninstall", "--yes", plain], None)
+    Pip().run(["uninstall", "--yes", plain])
     return f"{plain} {found['version']}"
 
 
@@ -157,7 +187,7 @@ def _may_be_of_the_contract(requirement: Requirement) -> bool:
     return any(requirement.specifier.filter(versions, prereleases=True))
 
 
-def _resolve(arguments: Sequence[str], variables: Mapping[str, str] | None) -> list[dict[str, Any]]:
+def _resolve(arguments: Sequence[str], pip: Pip) -> Items:
     """What pip would install for these arguments, as its report has it; nothing that is there already."""
     with tempfile.TemporaryDirectory(prefix="whet-install-") as folder:
         constraints, report = Path(folder, "constraints.txt"), Path(folder, "report.json")
@@ -165,8 +195,8 @@ def _resolve(arguments: Sequence[str], variables: Mapping[str, str] | None) -> l
         for version in STAND_INS:
             _write_stand_in(Path(folder), version)
         options = ["--dry-run", "--report", str(report), "-c", str(constraints), "--find-links", folder]
-        _pip(["install", *options, *arguments], variables)
-        found: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))["install"]
+        pip.run(["install", *options, *arguments])
+        found: Items = json.loads(report.read_text(encoding="utf-8"))["install"]
     return found
 
 
@@ -195,11 +225,3 @@ def _exactly(item: Mapping[str, Any]) -> str:
 
 def _by_name(item: Mapping[str, Any]) -> str:
     return f"{item['metadata']['name']}=={item['metadata']['version']}"
-
-
-def _pip(arguments: Sequence[str], variables: Mapping[str, str] | None) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=variables)
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.strip().splitlines() if line.strip()][-8:]
-        raise ConfigError("\n".join(["pip could not install that. It said:", *lines]))

@@ -22,7 +22,9 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from whet.errors import ConfigError
 
 OURS = ("verifiers", "whet")  # the library that the alias replaces, and this one, wherever it is imported from
+COMMON = ("docs", "examples", "test", "tests")  # which many packages carry by mistake, and nothing imports
 AT_START = ("sitecustomize", "usercustomize")  # modules that every Python imports when it starts
+LAST = 9
 SCHEMES = ("purelib", "platlib", "scripts", "data", "headers")
 
 
@@ -35,24 +37,29 @@ class _File:
     module: str | None  # the top-level module that it is part of, if it is one
 
 
-def check_wheels(wheels: Sequence[Path]) -> None:
-    """Raises `ConfigError` for the first that would write over, or stand before, what is not its own."""
+def check_wheels(wheels: Sequence[Path], behind: Sequence[str] = ()) -> None:
+    """Raises `ConfigError` for the first that would write over, or stand before, what is not its own.
+
+    `behind`: folders of packages that imports search after those that are installed into.
+    """
     claimed: dict[Path, tuple[str, bytes]] = {}
     for wheel in wheels:
         name, version, *_ = parse_wheel_filename(wheel.name)
         with zipfile.ZipFile(wheel) as archive:
-            for problem in _problems(archive, name, claimed):
+            for problem in _problems(archive, name, claimed, behind):
                 raise ConfigError(
                     f"{name} {version} was not installed, since its wheel {problem}. If that is right and you trust "
                     f"it, install it by hand: python -m pip install {name}=={version}"
                 )
 
 
-def _problems(archive: zipfile.ZipFile, name: str, claimed: dict[Path, tuple[str, bytes]]) -> Iterator[str]:
+def _problems(
+    archive: zipfile.ZipFile, name: str, claimed: dict[Path, tuple[str, bytes]], behind: Sequence[str]
+) -> Iterator[str]:
     own = _own_files(name)
     sites = {_target("purelib"), _target("platlib")}
     foreign = _added_folders(sites, own)
-    modules: set[str] = set()
+    modules: dict[str, int] = {}
     for file in _files(archive):
         if ".." in file.path.parts or not file.path.is_absolute():
             yield f"has {file.inside}, which is outside of it"
@@ -64,19 +71,38 @@ def _problems(archive: zipfile.ZipFile, name: str, claimed: dict[Path, tuple[str
             yield f"has {file.path.name}, which is a file of {other} too ({file.path})"
         if os.path.lexists(file.path) and file.path not in own and not _holds(file.path, content):
             yield f"would replace {file.path}, a file of {_owner_of(file.path)}"
-        modules |= {file.module} if file.module else set()
+        if file.module not in (None, *COMMON):
+            for hidden in (Path(folder, file.path.relative_to(_target("purelib"))) for folder in behind):
+                if os.path.lexists(hidden) and hidden not in own and not _holds(hidden, content):
+                    yield f"would hide {hidden}, a file of {_owner_of(hidden)}"
+        if file.module:
+            modules[file.module] = min(_rank(file.path, sites), modules.get(file.module, LAST))
     for module in sorted(modules):
         if module.lower() in AT_START:
             yield f"carries {module}, which every Python that starts here would run"
         if module in OURS:
             yield f"carries a package {module}, which hides whet's own"
-        there = importlib.machinery.PathFinder.find_spec(module, foreign)
+        searched = foreign if module in COMMON else [*foreign, *behind]
+        there = importlib.machinery.PathFinder.find_spec(module, searched)
+        same = importlib.machinery.PathFinder.find_spec(module, list(map(str, sites)))
         if there is not None and there.origin is not None:
             yield f"carries a package {module}, which hides {there.origin}"
+        elif same is not None and same.origin is not None and Path(same.origin) not in own:
+            first = modules[module] < _rank(Path(same.origin), sites)
+            yield from [f"carries a package {module}, which hides {same.origin}"] if first else []
     for script in _scripts(archive):
         path = _target("scripts") / script
         if os.path.lexists(path) and path not in own:
             yield f"would replace the command {script}, which is of {_owner_of(path)}"
+
+
+def _rank(path: Path, sites: set[Path]) -> int:
+    """How early an import takes a file of one folder: a package first, then a compiled module, then a plain one."""
+    if path.parent.parent in sites and path.name.partition(".")[0] == "__init__":
+        return 0
+    if path.parent not in sites:
+        return LAST
+    return 1 if path.suffix in (".so", ".pyd") else 2
 
 
 def _files(archive: zipfile.ZipFile) -> Iterator[_File]:

@@ -159,7 +159,8 @@ def _parts(config: UpConfig, data: Path, listening: socket.socket, deployments: 
             str(config.device_hour_price),
         ]
         network = [word for one in config.network for word in ("--network", one)]
-        words = ["runner", *shared, *storage, "--isolation", config.isolation, *network, *prices]
+        upstream = ["--upstream", config.upstream] if "upstream" in config.model_fields_set else []
+        words = ["runner", *shared, *storage, "--isolation", config.isolation, *upstream, *network, *prices]
         parts.append(Part("runner", words))
     number = deployments.fileno()
     words = ["deployments", *shared, "--host", config.host]

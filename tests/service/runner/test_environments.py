@@ -14,7 +14,7 @@ from whet.errors import ConfigError
 from whet.hub.domain.accounts import add_account
 from whet.hub.storage.store import FileStore
 from whet.hub.storage.tables import Account, EnvironmentRow, StoredFile, Version
-from whet.service.runner.environments import python_with, wheels_of
+from whet.service.runner.environments import Builder, packages_of
 
 PACKAGES = Path(__file__).parents[2] / "hub" / "packages.py"
 
@@ -78,10 +78,10 @@ class Shelf:
             session.add_all([environment, version])
         return f"{owner}/{wheel.name}@{wheel.version}"
 
-    def python(self, *environments: str) -> Path:
+    def python(self, *environments: str, owner: str = "ann", user: str = "ann", **more: Any) -> Path:
         with self.database.read() as session:
-            wheels = wheels_of(session, environments)
-        return python_with(self.data, self.store, wheels)
+            packages = packages_of(session, environments, owner, user)
+        return Builder(self.data, self.store, **more).python_with(packages)
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ class Worker:
                     (package / inside).write_bytes(content)
 
     def _check(self, package: Path) -> tuple[bool, str, str]:
-        command = [sys.executable, "-m", "whet.cli.main", "env", "check", str(package)]
+        command = [sys.executable, "-P", "-m", "whet.cli.main", "env", "check", str(package)]
         command += ["--timeout", f"{self._timeout_s:g}"]
         env = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         env |= {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "120"}

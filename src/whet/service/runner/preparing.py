@@ -18,7 +18,7 @@ from whet.errors import ConfigError
 from whet.hub.storage.store import FileStore
 from whet.service.runner import isolation as isolating
 from whet.service.runner import network
-from whet.service.runner.environments import PinnedWheel, python_with
+from whet.service.runner.environments import Builder, Packages
 from whet.service.runner.folders import CACHE, RUN, SUBMISSION, RunFolder
 from whet.service.runner.isolation import Isolation, View
 from whet.service.runner.limits import Limits
@@ -66,15 +66,15 @@ class Workshop:
     patience_s: float = 600.0
     network: Sequence[str] | None = ()
     """What isolated runs may reach besides public addresses; None: they have the machine's network."""
+    upstream: str | None = None  # the index of packages that are not on the hub; None: pip's
 
-    def plan(
-        self, job: Job, wheels: Sequence[PinnedWheel], values: Mapping[str, str], devices: Sequence[str] | None
-    ) -> Plan:
+    def plan(self, job: Job, packages: Packages, values: Mapping[str, str], devices: Sequence[str] | None) -> Plan:
         """Everything is on disk when this returns. Raises `ConfigError` with the reason why the run cannot start."""
         folder = RunFolder.of(self.data, job.run)
         user = self.isolation.user_of(job.run)
         materialise(folder, job, self.blobs)
-        python = python_with(self.data, self.packages, wheels)
+        builder = Builder(self.data, self.packages, self.isolation, self._hidden, self.upstream)
+        python = builder.python_with(packages, user)
         (folder.path / "attempts").mkdir(exist_ok=True)
         if not untrusted.is_folder(folder.path, RUN) or (job.kind in BEGUN and not _begun(job, folder)):
             # An attempt was killed before its directory could be continued, or something else is in its place.
@@ -110,6 +110,10 @@ class Workshop:
             },
         )
 
+    @property
+    def _hidden(self) -> list[Path]:
+        return [self.data, *([self.database.parent] if self.database is not None else [])]
+
     def _view(self, folder: RunFolder, python: Path, user: int | None) -> View:
         caches = {}
         if self.isolation.bubblewrap is not None:
@@ -131,7 +135,7 @@ class Workshop:
             writable=[folder.path],
             readable=[folder.submission, *environment, *self.readable],
             empty=[folder.path / "attempts", folder.cache],
-            hidden=[self.data, *([self.database.parent] if self.database is not None else [])],
+            hidden=self._hidden,
             caches=caches,
             user=user,
             directory=folder.submission,

@@ -39,7 +39,7 @@ from whet.service.domain.queue import Held, Unattended
 from whet.service.domain.secrets import secrets_of_run
 from whet.service.runner import isolation as isolating
 from whet.service.runner.ends import End, end_of
-from whet.service.runner.environments import wheels_of
+from whet.service.runner.environments import packages_of
 from whet.service.runner.folders import AttemptFolder, RunFolder, is_held, read_object, take, taken
 from whet.service.runner.limits import Limits
 from whet.service.runner.machine import Machine
@@ -201,9 +201,9 @@ class Runner:
         with self.database.read() as session:
             row = session.get_one(RunRow, following.held.run)
             values = secrets_of_run(session, self.cipher, row)
-            wheels = wheels_of(session, row.environments)
+            packages = packages_of(session, row.environments, row.owner, row.user)
         devices = following.devices if self.machine.devices else None
-        return self.workshop.plan(following.job, wheels, values, devices)
+        return self.workshop.plan(following.job, packages, values, devices)
 
     # One attempt
 

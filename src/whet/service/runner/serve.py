@@ -46,6 +46,11 @@ class RunnerConfig(StrictModel):
     )
     cores: float | None = Field(None, gt=0, description="Cores that runs here may need together; if absent, all.")
     memory: float | None = Field(None, gt=0, description="GiB that runs here may need together; if absent, all.")
+    upstream: Annotated[str | None, Option(metavar="URL")] = Field(
+        None,
+        pattern=r"^https?://[^\s]+$",
+        description="Index of packages that are not on the hub; if absent, the one that pip has here.",
+    )
     core_hour_price: float = Field(0.0, ge=0, description="What an hour of a core costs, for caps and usage.")
     device_hour_price: float = Field(0.0, ge=0, description="What an hour of a device costs.")
 
@@ -76,6 +81,7 @@ def serve_runner(config: RunnerConfig, on_ready: Callable[[str], None]) -> None:
             readable=[path.expanduser().absolute() for path in config.readable],
             database=Path(file).absolute() if file else None,
             network=None if reachable is None else config.network,
+            upstream=config.upstream,
         )
         prices = {"core_hour_price": config.core_hour_price, "device_hour_price": config.device_hour_price}
         cipher = Cipher(*read_keys(data / "secrets.key"))
