@@ -58,6 +58,8 @@ INTRUDERS: dict[str, tuple[dict[str, str], str]] = {
     "alias": ({"verifiers/__init__.py": "\n"}, "carries a package verifiers"),
     "added": ({"pydantic/__init__.py": "\n"}, "carries a package pydantic, which hides "),
     "helper": ({"helper_lib.py": "FACTOR = 3\n"}, "helper_lib.py, a file of helper-lib"),
+    "package": ({"helper_lib/__init__.py": "\n"}, "carries a package helper_lib, which hides "),
+    "compiled": ({"helper_lib.abi3.so": "\n"}, "carries a package helper_lib, which hides "),
     "command": ({"{info}/entry_points.txt": "[console_scripts]\npython = bad:main\n"}, "replace the command python"),
     "command-case": (
         {"{info}/Entry_Points.txt": "", "{info}/entry_points.TXT": "[console_scripts]\npython = bad:main\n"},

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import http.server
+import os
+import re
 import subprocess
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +19,9 @@ import pytest
 from whet.errors import ConfigError
 from whet.hub.domain.accounts import add_account
 from whet.hub.storage.store import FileStore
-from whet.hub.storage.tables import Account, EnvironmentRow, StoredFile, Version
+from whet.hub.storage.tables import Account, EnvironmentRow, Membership, StoredFile, Version
 from whet.service.runner.environments import Builder, packages_of
+from whet.system import untrusted
 
 PACKAGES = Path(__file__).parents[2] / "hub" / "packages.py"
 
@@ -33,7 +40,6 @@ def _no_index(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def packages() -> Any:
     import importlib.util
-    import sys
 
     spec = importlib.util.spec_from_file_location("hub_packages", PACKAGES)
     assert spec is not None
@@ -50,7 +56,7 @@ class Shelf:
         self.database, self.data = database, data
         self.store = FileStore(str(data / "files"))
 
-    def add(self, wheel: Any, owner: str = "ann") -> str:
+    def add(self, wheel: Any, owner: str = "ann", visibility: str = "PRIVATE") -> str:
         """The id of a version with this wheel."""
         content = wheel.bytes()
         sha256 = hashlib.sha256(content).hexdigest()
@@ -60,15 +66,16 @@ class Shelf:
         with self.database.write() as session:
             account = session.query(Account).filter_by(name=owner).one_or_none()
             account = account or add_account(session, owner, "user", "", 0.0)
-            values = {"visibility": "PRIVATE", "summary": "", "created_at": 0.0, "updated_at": 0.0}
-            environment = EnvironmentRow(owner=account, name=wheel.name, **values)
+            values = {"visibility": visibility, "summary": "", "created_at": 0.0, "updated_at": 0.0}
+            environment = session.query(EnvironmentRow).filter_by(owner=account, name=wheel.name).one_or_none()
+            environment = environment or EnvironmentRow(owner=account, name=wheel.name, **values)
             file = StoredFile(kind="wheel", filename=wheel.filename, size=len(content), sha256=sha256)
             texts = dict.fromkeys(("summary", "readme", "readme_type", "requires_python", "yanked_reason"), "")
             version = Version(
                 environment=environment,
                 version=wheel.version,
                 files=[file],
-                requires_dist=[],
+                requires_dist=re.findall(r"Requires-Dist: (.*)", wheel.more),
                 core_metadata=b"",
                 pushed_by=owner,
                 created_at=0.0,
@@ -142,6 +149,165 @@ def test_a_wheel_that_is_damaged_in_the_store_is_refused(shelf: Shelf, packages:
     stored.write_bytes(stored.read_bytes()[:-1] + b"x")
     with pytest.raises(ConfigError, match=r"(?s)cannot be installed.*hash"):
         shelf.python(wanted)
+
+
+@contextlib.contextmanager
+def index(*wheels: Any) -> Iterator[str]:
+    """The address of a package index of somewhere else, on the loopback interface."""
+    files = {f"/files/{wheel.filename}": wheel.bytes() for wheel in wheels}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.removeprefix("/simple/").strip("/")
+            links = [f'<a href="/files/{one.filename}">{one.filename}</a>' for one in wheels if one.name == name]
+            body = files.get(self.path, "".join(links).encode())
+            self.send_response(200 if body else 404)
+            self.send_header("Content-Type", "text/html" if links else "application/octet-stream")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/simple/"
+        finally:
+            server.shutdown()
+
+
+@pytest.fixture
+def _upstream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+
+
+def installed_in(python: Path) -> list[str]:
+    return sorted(path.name.removesuffix(".dist-info") for path in python.parents[1].rglob("*.dist-info"))
+
+
+@pytest.mark.parts
+@pytest.mark.usefixtures("_upstream")
+def test_no_line_of_a_dependency_runs_while_it_is_installed(shelf: Shelf, packages: Any, tmp_path: Path) -> None:
+    """pip imports `brotlicffi` where there is one, and Python each module that a `.pth` file names."""
+    ran = tmp_path / "ran"
+    code = f"open({str(ran)!r}, 'a').write(__name__)\n"
+    helper = packages.Wheel(name="helper", code="X = 1\n", files={"brotlicffi.py": code.encode()})
+    wanted = shelf.add(packages.Wheel(more="Requires-Dist: helper\n"))
+    with index(helper) as address:
+        python = shelf.python(wanted, upstream=address)
+    assert installed_in(python) == ["helper-1.0.0", "word_game-1.0.0"]
+    assert not ran.exists()
+    # It is code of the run: there, and only there, it runs.
+    subprocess.run([python, "-c", "import brotlicffi"], check=True)
+    assert ran.read_text() == "brotlicffi"
+    assert not (python.parents[1] / "wheels").exists()
+    assert not (python.parents[1] / "scratch").exists()
+
+
+@pytest.mark.parts
+@pytest.mark.usefixtures("_upstream")
+@pytest.mark.parametrize("file", ["_distutils_hack.py", "pluggy.py", "pluggy/__init__.py", "pydantic/main.py", "x.pth"])
+def test_a_dependency_that_stands_before_the_runners_packages_is_refused(
+    shelf: Shelf, packages: Any, tmp_path: Path, file: str
+) -> None:
+    ran = tmp_path / "ran"
+    code = f"import os; open({str(ran)!r}, 'a').write(__name__)\n".encode()
+    wanted = shelf.add(packages.Wheel(more="Requires-Dist: helper\n"))
+    with (
+        index(packages.Wheel(name="helper", code="X = 1\n", files={file: code})) as address,
+        pytest.raises(ConfigError, match=r"(?s)cannot be installed: helper 1\.0\.0 was not installed, since its wheel"),
+    ):
+        shelf.python(wanted, upstream=address)
+    assert not ran.exists()
+    assert list((shelf.data / "environments").iterdir()) == []
+
+
+@pytest.mark.parts
+def test_installing_is_isolated_and_of_the_runs_user(
+    shelf: Shelf, packages: Any, apart: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = apart.user_of("a run")
+    given: list[tuple[int, set[int]]] = []
+    give = untrusted.give
+
+    def note(directory: Path, name: str, to: int) -> None:
+        given.append((to, {path.lstat().st_uid for path in (directory / name).rglob("site-packages/*")}))
+        give(directory, name, to)
+
+    monkeypatch.setattr(untrusted, "give", note)
+    wanted = shelf.add(packages.Wheel())
+    with shelf.database.read() as session:
+        chosen = packages_of(session, [wanted], "ann", "ann")
+    builder = Builder(shelf.data, shelf.store, apart, hidden=[shelf.data])
+    python = builder.python_with(chosen, user)
+    if user is not None:  # made by the run's user, and the runner's from then on
+        assert given == [(user, set()), (os.geteuid(), {user})]
+    owners = {path.lstat().st_uid for path in python.parents[1].rglob("*")}
+    assert owners == {os.geteuid()}
+    done = subprocess.run([python, "-c", LOOK, wanted], capture_output=True, text=True, check=False)
+    assert done.stdout.split()[:3] == ["ann", "word-game", "1.0.0"], done.stderr
+
+
+def organisation(shelf: Shelf, packages: Any, visibility: str = "PUBLIC") -> str:
+    """An environment of acme, where cat is a member, that requires its private `utils`."""
+    private = packages.Wheel(name="utils", version="1.0.0", code="FROM = 'acme'\n")
+    shelf.add(private, "acme")
+    wanted = shelf.add(packages.Wheel(more="Requires-Dist: utils>=1\n"), "acme", visibility)
+    with shelf.database.write() as session:
+        cat = add_account(session, "cat", "user", "", 0.0)
+        session.flush()
+        acme = session.query(Account).filter_by(name="acme").one()
+        session.add(Membership(owner_id=acme.id, user_id=cat.id, role=1))
+    return wanted
+
+
+@pytest.mark.parts
+@pytest.mark.usefixtures("_upstream")
+def test_a_private_package_comes_from_the_hub_and_no_other_index(
+    shelf: Shelf, packages: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wanted = organisation(shelf, packages)
+    other = packages.Wheel(name="utils", version="99.0", code="FROM = 'elsewhere'\n")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / other.filename).write_bytes(other.bytes())
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    with index(other) as address:
+        monkeypatch.setenv("PIP_EXTRA_INDEX_URL", address)
+        monkeypatch.setenv("PIP_INDEX_URL", address)
+        for owner, user in (("acme", "ann"), ("cat", "cat")):
+            python = shelf.python(wanted, owner=owner, user=user)
+            assert installed_in(python) == ["utils-1.0.0", "word_game-1.0.0"]
+        with pytest.raises(ConfigError, match=r"(?s)cannot be installed.*utils"):  # it may not see it
+            shelf.python(wanted, owner="eve", user="eve")
+    shelf.add(packages.Wheel(name="utils", version="1.1.0", code="FROM = 'acme'\n"), "acme")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    newer = shelf.python(wanted, owner="cat", user="cat")
+    assert newer != python
+    assert installed_in(newer) == ["utils-1.1.0", "word_game-1.0.0"]
+
+
+@pytest.mark.parts
+@pytest.mark.usefixtures("_upstream")
+def test_a_package_of_elsewhere_cannot_bring_one_of_an_organisations_name(shelf: Shelf, packages: Any) -> None:
+    shelf.add(packages.Wheel(name="utils", code="FROM = 'acme'\n"), "acme")
+    wanted = shelf.add(packages.Wheel(more="Requires-Dist: between\n"), "acme")
+    between = packages.Wheel(name="between", code="", more="Requires-Dist: utils\n")
+    other = packages.Wheel(name="utils", version="99.0", code="FROM = 'elsewhere'\n")
+    with index(between, other) as address, pytest.raises(ConfigError, match=r"(?s)cannot be installed.*utils"):
+        shelf.python(wanted, owner="acme", upstream=address)
+
+
+def test_one_name_of_two_organisations_is_refused(shelf: Shelf, packages: Any) -> None:
+    wanted = [
+        shelf.add(packages.Wheel(name=f"game-of-{owner}", more="Requires-Dist: utils\n"), owner, "PUBLIC")
+        for owner in ("acme", "bob")
+    ]
+    shelf.add(packages.Wheel(name="utils", code=""), "acme", "PUBLIC")
+    with pytest.raises(ConfigError, match="require two packages utils: of another index and of acme"):
+        shelf.python(*wanted)
 
 
 def test_a_version_that_is_gone_is_named(shelf: Shelf) -> None:
