@@ -84,12 +84,13 @@ def _problems(
             yield f"carries a package {module}, which hides whet's own"
         searched = foreign if module in COMMON else [*foreign, *behind]
         there = importlib.machinery.PathFinder.find_spec(module, searched)
-        same = importlib.machinery.PathFinder.find_spec(module, list(map(str, sites)))
+        beside = importlib.machinery.PathFinder.find_spec(module, list(map(str, sites)))
         if there is not None and there.origin is not None:
             yield f"carries a package {module}, which hides {there.origin}"
-        elif same is not None and same.origin is not None and Path(same.origin) not in own:
-            first = modules[module] < _rank(Path(same.origin), sites)
-            yield from [f"carries a package {module}, which hides {same.origin}"] if first else []
+            continue
+        origin = None if beside is None or beside.origin is None else Path(beside.origin)
+        if origin is not None and origin not in own and modules[module] < _rank(origin, sites):
+            yield f"carries a package {module}, which hides {origin}"
     for script in _scripts(archive):
         path = _target("scripts") / script
         if os.path.lexists(path) and path not in own:

@@ -191,18 +191,18 @@ def installed_in(python: Path) -> list[str]:
 @pytest.mark.parts
 @pytest.mark.usefixtures("_upstream")
 def test_no_line_of_a_dependency_runs_while_it_is_installed(shelf: Shelf, packages: Any, tmp_path: Path) -> None:
-    """pip imports `brotlicffi` where there is one, and Python each module that a `.pth` file names."""
+    """pip imports `_manylinux` where there is one, and Python each module that a `.pth` file names."""
     ran = tmp_path / "ran"
     code = f"open({str(ran)!r}, 'a').write(__name__)\n"
-    helper = packages.Wheel(name="helper", code="X = 1\n", files={"brotlicffi.py": code.encode()})
+    helper = packages.Wheel(name="helper", code="X = 1\n", files={"_manylinux.py": code.encode()})
     wanted = shelf.add(packages.Wheel(more="Requires-Dist: helper\n"))
     with index(helper) as address:
         python = shelf.python(wanted, upstream=address)
     assert installed_in(python) == ["helper-1.0.0", "word_game-1.0.0"]
     assert not ran.exists()
     # It is code of the run: there, and only there, it runs.
-    subprocess.run([python, "-c", "import brotlicffi"], check=True)
-    assert ran.read_text() == "brotlicffi"
+    subprocess.run([python, "-c", "import _manylinux"], check=True)
+    assert ran.read_text() == "_manylinux"
     assert not (python.parents[1] / "wheels").exists()
     assert not (python.parents[1] / "scratch").exists()
 

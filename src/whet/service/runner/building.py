@@ -141,9 +141,10 @@ def _page(secret: str, links: list[list[str]]) -> str:
 
 def _with_login_in_file(order: dict[str, Any]) -> str | None:
     """The upstream's address without its user and password: pip passes them on from a file alone when redirected."""
-    if not order["upstream"]:
+    address: str | None = order["upstream"]
+    if not address:
         return None
-    split = urlsplit(order["upstream"])
+    split = urlsplit(address)
     user, password = order["login"] or (split.username, split.password)
     if user:
         path = Path(order["folder"], SCRATCH, "netrc")

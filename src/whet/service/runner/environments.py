@@ -220,7 +220,7 @@ class Builder:
     def _order(self, target: Path, aside: Path, packages: Packages) -> dict[str, Any]:
         """What building.py reads."""
         settings = _pip_settings()
-        upstream = self.upstream or settings.get("index-url") or PYPI
+        upstream: str | None = self.upstream or settings.get("index-url") or PYPI
         if settings.get("no-index", "").lower() in ("1", "true", "yes", "on"):
             upstream = None
         names = {one.name for one in packages.wheels}
