@@ -12,14 +12,13 @@ import http.server
 import json
 import os
 import secrets
-import shutil
 import sys
 import sysconfig
 import tempfile
 import threading
 import venv
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from whet.authoring.install import Pip, install_sources
 from whet.errors import ConfigError, WhetError
+from whet.system import untrusted
 
 BOOT = """import json, runpy, sys
 given = json.loads(sys.argv.pop(1))
@@ -169,7 +169,8 @@ def main() -> int:
         print(error)
         return REFUSED
     finally:
-        shutil.rmtree(Path(order["folder"], SCRATCH), ignore_errors=True)
+        with suppress(OSError):
+            untrusted.remove(Path(order["folder"]), SCRATCH)
     return 0
 
 
