@@ -91,6 +91,9 @@ class ModelError(Error):
 class RequestRefusedError(ModelError):
     """A request that no engine could answer: a value out of range, or a conversation that the chat template refuses."""
 
+    said = ""
+    """The server's own words, where it was a server that refused."""
+
 
 class EndpointDownError(ModelError):
     """A model endpoint could not be reached, was too busy, or failed; another replica may answer."""

@@ -109,6 +109,24 @@ def as_tool_call(value: Any, where: str = "message") -> ToolCall:
     return ToolCall(call_id if isinstance(call_id, str) else name, name, arguments, **extra)
 
 
+def object_text(arguments: Any) -> str:
+    """A call's arguments for an endpoint, which takes a JSON object only: what is none is sent inside one, as text.
+
+    No arguments at all are an empty object. The message itself keeps what the model wrote.
+    """
+    try:
+        value = json.loads(arguments or "null", parse_constant=_no_constant)
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps({"arguments": str(arguments)})
+    if isinstance(value, dict):
+        return str(arguments)
+    return "{}" if value in (None, "") else json.dumps({"arguments": arguments})
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
 def content_text(content: Any) -> str:
     """The text of a message's content: the string itself, or its text parts joined by a space."""
     if isinstance(content, str):

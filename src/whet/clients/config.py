@@ -13,6 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from whet.types import Usage
 
 ClientType = Literal["openai_chat_completions", "openai_completions", "openai_responses", "anthropic_messages"]
+MessageForm = Literal[
+    "no_null_content", "images_as_user", "text_content", "system_as_user", "no_empty_content", "short_call_ids"
+]
+"""A form of messages that some endpoints of OpenAI's chat completions insist on."""
 
 
 class Price(BaseModel):
@@ -44,6 +48,11 @@ class EndpointConfig(BaseModel):
     max_concurrent: int | None = Field(None, ge=1, description="requests at once; None = no limit of its own")
     extra_headers: dict[str, str] = Field(default_factory=dict, description="sent with every request")
     price: Price | None = Field(None, description="what tokens cost; None = unknown, and no cost is reported")
+    fields: dict[str, str] = Field(
+        default_factory=dict,
+        description="fields the endpoint does not take: its own name for each, or '' for none",
+    )
+    forms: list[MessageForm] = Field(default_factory=list, description="forms of messages the endpoint insists on")
 
 
 class ClientConfig(EndpointConfig):

@@ -8,9 +8,11 @@
     api_client_type = "openai_chat_completions"
     headers = { X-Team = "evals" }
     price = { input = 0.4, output = 1.6 }    # dollars for a million tokens
+    fields = { max_completion_tokens = "max_tokens", reasoning_content = "" }  # renamed, and never sent
+    forms = ["no_null_content"]              # forms of messages that it insists on
 
 Several tables with one `endpoint_id` are replicas of one model. The format is that of `verifiers` 0.1.14, with `price`,
-`max_concurrent`, `timeout` and `max_retries` added.
+`max_concurrent`, `timeout`, `max_retries`, `fields` and `forms` added.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any
 
 from pydantic import AliasChoices, Field, field_validator
 
-from whet.clients.config import ClientConfig, ClientType, EndpointConfig, Price
+from whet.clients.config import ClientConfig, ClientType, EndpointConfig, MessageForm, Price
 from whet.config import StrictModel, read_toml, validate
 from whet.errors import ConfigError
 
@@ -55,6 +57,10 @@ class EndpointEntry(StrictModel):
     max_concurrent: int | None = Field(None, ge=1, description="Requests at once.")
     timeout: float = Field(3600.0, gt=0, description="Seconds one request may take.")
     max_retries: int = Field(10, ge=0, description="How often a failed request is sent again.")
+    fields: dict[str, str] = Field(
+        default_factory=dict, description='Fields it does not take: its own name for each, or "" where it has none.'
+    )
+    forms: tuple[MessageForm, ...] = Field((), description="Forms of messages that it insists on.")
 
     @field_validator("key")
     @classmethod
@@ -64,7 +70,7 @@ class EndpointEntry(StrictModel):
             raise ValueError("should name the environment variable that holds the key, as in OPENAI_API_KEY")
         return value
 
-    def fields(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return {
             "api_base_url": self.url,
             "api_key_var": self.key,
@@ -73,6 +79,8 @@ class EndpointEntry(StrictModel):
             "max_concurrent": self.max_concurrent,
             "timeout": self.timeout,
             "max_retries": self.max_retries,
+            "fields": self.fields,
+            "forms": list(self.forms),
         }
 
 
@@ -114,8 +122,8 @@ def _endpoint(path: Path, name: str, replicas: list[EndpointEntry]) -> Endpoint:
                     f"{path}: the replicas of '{name}' differ in {field}: '{getattr(first, field)}' and "
                     f"'{getattr(other, field)}'. Replicas serve the same model; give one of them a name of its own."
                 )
-    config = ClientConfig(client_type=first.api_client_type, **first.fields())
+    config = ClientConfig(client_type=first.api_client_type, **first.settings())
     if len(replicas) > 1:
-        spread = [EndpointConfig(client_idx=index, **one.fields()) for index, one in enumerate(replicas)]
+        spread = [EndpointConfig(client_idx=index, **one.settings()) for index, one in enumerate(replicas)]
         config = config.model_copy(update={"endpoint_configs": spread})
     return Endpoint(first.model, config)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import whet
-from whet.errors import ConfigError, ContentFilterError
+from whet.errors import ConfigError
 from whet.types import AssistantMessage, SystemMessage, Tool, ToolCall, ToolMessage, UserMessage
 
 pytest.importorskip("anthropic")
@@ -133,8 +133,7 @@ def test_more_than_one_answer_a_request_is_refused(server):
 @pytest.mark.parametrize(
     ("body", "error"),
     [
-        (answer(), whet.EmptyModelResponseError),
-        (answer(TEXT, stop_reason="refusal"), ContentFilterError),
+        ({**answer(), "content": None}, whet.EmptyModelResponseError),
         (answer(TEXT, stop_reason="pause_turn"), whet.InvalidModelResponseError),
     ],
 )
@@ -142,6 +141,32 @@ def test_a_response_that_is_none_is_an_error_of_the_rollout(server, body, error)
     server.body = body
     with pytest.raises(error):
         ask(server)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [(answer(), ""), (answer(stop_reason="refusal"), ""), (answer(TEXT, stop_reason="refusal"), TEXT["text"])],
+)
+def test_a_refusal_and_an_empty_answer_are_answers(server, body, text):
+    server.body = body
+    message = ask(server).message
+    assert (message.content, message.tool_calls, message.is_truncated) == (text, None, False)
+
+
+def test_max_tokens_that_do_not_fit_become_what_is_left(server):
+    server.body = answer(TEXT)
+    says = "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, decrease input length"
+    server.plan = [(400, {"type": "error", "error": {"type": "invalid_request_error", "message": says}})]
+    assert ask(server, sampling_args={"max_tokens": 21333}).message.content == TEXT["text"]
+    assert [request["max_tokens"] for request in server.requests] == [21333, 11760]
+
+
+def test_a_field_that_is_refused_is_left_out(server):
+    server.body = answer(TEXT)
+    says = "metadata.user: Extra inputs are not permitted"
+    server.plan = [(400, {"type": "error", "error": {"type": "invalid_request_error", "message": says}})]
+    ask(server, sampling_args={"metadata": {"user": "x", "user_id": "y"}})
+    assert server.requests[1]["metadata"] == {"user_id": "y"}
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_an_answer_cut_off_is_truncated(server):
 @pytest.mark.parametrize(
     ("body", "error"),
     [
-        (answer(), whet.EmptyModelResponseError),
+        ({**answer(), "output": None}, whet.EmptyModelResponseError),
         (answer(error={"code": "server_error", "message": "oops"}), whet.InvalidModelResponseError),
         (answer(TEXT, incomplete_details={"reason": "content_filter"}), ContentFilterError),
     ],
@@ -139,3 +139,16 @@ def test_a_response_that_is_none_is_an_error_of_the_rollout(server, body, error)
     server.body = body
     with pytest.raises(error):
         ask(server)
+
+
+def test_an_empty_answer_is_an_answer(server):
+    server.body = answer()
+    assert ask(server).message.content == ""
+
+
+def test_broken_arguments_are_sent_as_an_object(server):
+    server.body = answer(TEXT)
+    call = {"type": "function_call", "call_id": "1", "name": "add", "arguments": '{"a": 1'}
+    own = AssistantMessage(None, tool_calls=[ToolCall(id="1", name="add", arguments='{"a": 1')])
+    ask(server, [UserMessage("u"), own, AssistantMessage("", responses_output=[call])])
+    assert [item["arguments"] for item in server.requests[0]["input"][1:]] == ['{"arguments": "{\\"a\\": 1"}'] * 2

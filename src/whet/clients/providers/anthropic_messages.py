@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from whet.clients.providers.provider_client import ProviderClient
-from whet.errors import ConfigError, ContentFilterError, EmptyModelResponseError, InvalidModelResponseError
-from whet.messages import content_text, whole_characters
+from whet.errors import ConfigError, EmptyModelResponseError, InvalidModelResponseError
+from whet.messages import content_text, object_text, whole_characters
 from whet.types import FinishReason, Messages, Response, ResponseMessage, SamplingArgs, Tool, ToolCall, Usage
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
+    "refusal": "stop",
 }
 
 
@@ -71,14 +72,12 @@ class AnthropicMessagesClient(ProviderClient[Any, list[Block], "NativeMessage", 
         return arguments
 
     async def raise_from_native_response(self, response: NativeMessage) -> None:
-        if response.stop_reason == "refusal":
-            raise ContentFilterError("the provider's content filter stopped the answer")
+        if not isinstance(response.content, list):
+            raise EmptyModelResponseError(f"the server returned no content: {str(response)[:300]}")
         if response.stop_reason is not None and response.stop_reason not in FINISH_REASONS:
             raise InvalidModelResponseError(
                 f"the model stopped for a reason whet does not know: {response.stop_reason}"
             )
-        if not response.content:
-            raise EmptyModelResponseError("the model returned no text, no thinking and no tool call")
 
     async def from_native_response(self, response: NativeMessage) -> Response:
         blocks = [block.model_dump(mode="json", exclude_none=True) for block in response.content]
@@ -89,7 +88,7 @@ class AnthropicMessagesClient(ProviderClient[Any, list[Block], "NativeMessage", 
         ]
         thinking = [block for block in blocks if block["type"] in ("thinking", "redacted_thinking")]
         message = ResponseMessage(
-            content="".join(block["text"] for block in blocks if block["type"] == "text") or None,
+            content="".join(block["text"] for block in blocks if block["type"] == "text") or (None if calls else ""),
             tool_calls=calls or None,
             reasoning_content="".join(block.get("thinking", "") for block in thinking) or None,
             finish_reason=FINISH_REASONS.get(response.stop_reason or ""),
@@ -118,7 +117,12 @@ def _blocks(message: Mapping[str, Any]) -> list[Block]:
         return [{"type": "tool_result", "tool_use_id": message.get("tool_call_id", ""), "content": result}]
     thinking = [dict(block) for block in message.get("thinking_blocks") or []]
     calls = [
-        {"type": "tool_use", "id": call["id"], "name": call["name"], "input": _arguments(call["arguments"])}
+        {
+            "type": "tool_use",
+            "id": call["id"],
+            "name": call["name"],
+            "input": json.loads(object_text(call["arguments"])),
+        }
         for call in message.get("tool_calls") or []
     ]
     return [*thinking, *_content(message.get("content")), *calls]
@@ -146,12 +150,3 @@ def _part(part: Mapping[str, Any]) -> Block | None:
     if kind == "input_audio":
         raise ConfigError("the messages interface takes no audio. Choose a model behind another interface.")
     return dict(part)
-
-
-def _arguments(text: str) -> Any:
-    """What a model wrote as arguments. The interface wants an object: what is none is sent inside one, as it was."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {"arguments": text}
-    return value if isinstance(value, dict) else {"arguments": text}

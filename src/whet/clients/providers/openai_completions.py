@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from whet.clients.providers.openai_shared import OpenAIPosts, one_choice, response_of, tokens_of
-from whet.errors import ConfigError, EmptyModelResponseError
+from whet.errors import ConfigError
 from whet.messages import content_text, whole_characters
 from whet.types import Messages, Response, Tool
 
@@ -40,11 +40,10 @@ class OpenAICompletionsClient(OpenAIPosts[str, "Completion", None]):
         raise ConfigError(f"the completions interface knows no tools, and there is '{tool['name']}'. {INSTEAD}")
 
     async def raise_from_native_response(self, response: Completion) -> None:
-        if not one_choice(response).text:
-            raise EmptyModelResponseError("the model returned no text")
+        one_choice(response)
 
     async def from_native_response(self, response: Completion) -> Response:
         choice = response.choices[0]
         logprobs = getattr(getattr(choice, "logprobs", None), "token_logprobs", None)
         ids = getattr(choice, "prompt_token_ids", None), getattr(choice, "token_ids", None)
-        return response_of(response, tokens_of(*ids, logprobs), content=choice.text)
+        return response_of(response, tokens_of(*ids, logprobs), content=choice.text or "")

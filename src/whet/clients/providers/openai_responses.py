@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from whet.clients.providers.openai_shared import usage_of
 from whet.clients.providers.provider_client import ProviderClient
 from whet.errors import ConfigError, ContentFilterError, EmptyModelResponseError, InvalidModelResponseError
-from whet.messages import content_text, whole_characters
+from whet.messages import content_text, object_text, whole_characters
 from whet.types import FinishReason, Messages, Response, ResponseMessage, SamplingArgs, Tool, ToolCall
 
 if TYPE_CHECKING:
@@ -61,11 +61,11 @@ class OpenAIResponsesClient(ProviderClient[Any, list[Item], "NativeResponse", It
 
     async def raise_from_native_response(self, response: NativeResponse) -> None:
         if response.error is not None:
-            raise InvalidModelResponseError(f"the model failed: {response.error.message}")
+            raise InvalidModelResponseError(f"the model failed: {response.error.message} See the provider's status.")
         if response.incomplete_details is not None and response.incomplete_details.reason == "content_filter":
             raise ContentFilterError("the provider's content filter stopped the answer")
-        if not any(item.type in ("message", "function_call", "reasoning") for item in response.output or []):
-            raise EmptyModelResponseError("the model returned no text, no reasoning and no tool call")
+        if not isinstance(response.output, list):
+            raise EmptyModelResponseError(f"the server returned no output: {str(response)[:300]}")
 
     async def from_native_response(self, response: NativeResponse) -> Response:
         calls = [
@@ -78,7 +78,7 @@ class OpenAIResponsesClient(ProviderClient[Any, list[Item], "NativeResponse", It
         )
         finish_reason: FinishReason = "length" if truncated else "tool_calls" if calls else "stop"
         message = ResponseMessage(
-            content=_texts(response, "message") or None,
+            content=_texts(response, "message") or (None if calls else ""),
             tool_calls=calls or None,
             reasoning_content=_texts(response, "reasoning") or None,
             finish_reason=finish_reason,
@@ -104,12 +104,17 @@ def _items(message: Mapping[str, Any]) -> list[Item]:
     if role != "assistant":
         return [_message("user" if role == "text" else role, content, "input")]
     if message.get(OUTPUT_FIELD):
-        return [{key: value for key, value in item.items() if key != "status"} for item in message[OUTPUT_FIELD]]
+        return [_again(item) for item in message[OUTPUT_FIELD]]
     items = [_message("assistant", content, "output")] if content_text(content) else []
     for call in message.get("tool_calls") or []:
-        fields = {"call_id": call["id"], "name": call["name"], "arguments": call["arguments"]}
+        fields = {"call_id": call["id"], "name": call["name"], "arguments": object_text(call["arguments"])}
         items.append({"type": "function_call", **fields})
     return items
+
+
+def _again(item: Mapping[str, Any]) -> Item:
+    again = {key: value for key, value in item.items() if key != "status"}
+    return {**again, "arguments": object_text(item["arguments"])} if item.get("type") == "function_call" else again
 
 
 def _message(role: str, content: Any, direction: str) -> Item:

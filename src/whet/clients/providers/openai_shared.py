@@ -17,7 +17,9 @@ from typing import Any, ClassVar, cast
 
 from whet.clients.client import MessagesT, ResponseT, ToolT
 from whet.clients.providers.provider_client import ProviderClient, http_library, together
+from whet.clients.providers.provider_errors import said
 from whet.errors import ContentFilterError, EmptyModelResponseError, InvalidModelResponseError
+from whet.system.redaction import redacted
 from whet.types import FinishReason, Response, ResponseMessage, ResponseTokens, SamplingArgs, Usage
 
 OPTIONS = {"extra_headers": "headers", "extra_query": "params", "extra_body": "extra_json", "timeout": "timeout"}
@@ -47,7 +49,7 @@ class OpenAIPosts(ProviderClient[Any, MessagesT, ResponseT, ToolT]):
 
 
 def read(native: Any, response: Any) -> Any:
-    """What a response holds: as `native`, or text where it is neither JSON nor declared as JSON."""
+    """What a response holds, as `native`. Raises `InvalidModelResponseError` for what is no JSON object."""
     try:
         return native.model_validate_json(response.content)
     except ValueError:  # not of that type, or no JSON
@@ -55,17 +57,32 @@ def read(native: Any, response: Any) -> Any:
     try:
         data = response.json()
     except ValueError:
-        if response.headers.get("content-type", "").partition(";")[0].endswith("json"):
-            raise
-        return response.text
-    return native.construct(**data) if isinstance(data, Mapping) else data
+        raise InvalidModelResponseError(_no_json(response)) from None
+    if not isinstance(data, Mapping):
+        raise InvalidModelResponseError(f"{_address(response)} answers with JSON that is no object: {str(data)[:200]}")
+    return native.construct(**data)
+
+
+def _no_json(response: Any) -> str:
+    text, where = response.text.strip(), _address(response)
+    if not text:
+        return f"{where} answers with an empty body (status 200). See the server's log."
+    if text.startswith(("data:", "event:", ":")):
+        return f"{where} answers with a stream of events, which was not requested. Turn streaming off at the server."
+    if text.startswith("<"):
+        return f"{where} answers with {said(text)} Check the address: it should be the interface's, as in .../v1."
+    return f"{where} answers with what is no JSON: {text[:200]!r}. Check the address, and the proxies before it."
+
+
+def _address(response: Any) -> str:
+    return str(redacted(str(response.url)))
 
 
 def one_choice(response: Any) -> Any:
     """The one choice of a response. Raises where there is none, there are several, or a filter stopped it."""
     choices = getattr(response, "choices", None)
-    if choices is None:
-        raise EmptyModelResponseError("the model returned no choices")
+    if not choices:
+        raise EmptyModelResponseError(f"the model returned no choices: {response.to_json(indent=None)[:300]}")
     if len(choices) != 1:
         raise InvalidModelResponseError(f"the model returned {len(choices)} choices; expected 1")
     if choices[0].finish_reason == "content_filter":

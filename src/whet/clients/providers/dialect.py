@@ -1,0 +1,225 @@
+"""What one endpoint does not take of a request, and what is sent in its place.
+
+Endpoints that speak OpenAI's interface refuse different fields of it. A refusal that names a field (or a form of
+messages) is learned: the request is sent again without it, and so are all later ones. `fields` and `forms` of an
+endpoint in endpoints.toml say so from the start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from whet.clients.config import EndpointConfig, MessageForm
+from whet.messages import content_text
+
+RENAMES = {"max_completion_tokens": "max_tokens", "max_tokens": "max_completion_tokens"}
+_NEEDED = frozenset(
+    {"model", "messages", "prompt", "input", "role", "content", "type", "text", "tools", "function", "name", "id"}
+    | {"tool_calls", "tool_call_id", "parameters", "properties", "arguments", "system", "image_url", "url"}
+    | {"extra_body", "extra_headers", "extra_query", "timeout"}
+)
+"""Without these a request would be another one."""
+_REFUSED = re.compile(
+    r"unsupported|not (\w+ )?(supported|permitted|allowed|recogni[sz]ed|accepted|valid (field|param))|unknown"
+    r"|extraneous|unrecogni[sz]ed|unexpected|extra[ _](inputs?|fields?|forbidden|propert)"
+    r"|do(es)? not (support|allow|accept)|find field|no such field|additional propert|deprecated|cannot both be"
+    r"|may only be|only the default",
+    re.IGNORECASE,
+)
+_FILLER = "(no text)"
+
+
+class Dialect:
+    """What one endpoint is known not to take. Shared by all its requests."""
+
+    def __init__(self, config: EndpointConfig | None) -> None:
+        self.fields: dict[str, str] = dict(config.fields) if config is not None else {}
+        self.forms: list[MessageForm] = list(config.forms) if config is not None else []
+
+    def spoken(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a request as the endpoint takes them."""
+        if not self.fields and not self.forms:
+            return dict(request)
+        said = dict(_without(request, self.fields))
+        for form in self.forms:
+            if isinstance(said.get("messages"), list):
+                said["messages"] = _FORMS[form][2](said["messages"])
+        return said
+
+    def learn(self, refusal: str, request: Mapping[str, Any]) -> str | None:
+        """What to change after a refusal of `request`, in words; None where it names nothing that can be changed."""
+        messages = request.get("messages")
+        for form, (wording, applies, _) in _FORMS.items():
+            if form in self.forms or not isinstance(messages, list):
+                continue
+            if wording.search(refusal) and any(map(applies, messages)):
+                self.forms.append(form)
+                return f'forms = ["{form}"]'
+        name = _named(refusal, request) if _REFUSED.search(refusal) else None
+        if name is None:
+            return None
+        target = RENAMES.get(name, "")
+        if target in self.fields:  # neither name is taken
+            self.fields[target] = target = ""
+        self.fields[name] = target
+        return f'fields = {{ {name} = "{self.fields[name]}" }}'
+
+
+def _named(refusal: str, request: Mapping[str, Any]) -> str | None:
+    """The field of the request that a refusal names first; of two that exclude each other, the second."""
+    found: list[tuple[int, str]] = []
+    for name in dict.fromkeys(_names(request)):
+        if name in _NEEDED:
+            continue
+        camel = re.sub(r"_(\w)", lambda letter: letter[1].upper(), name)
+        for spelling in {name, camel}:
+            word = re.escape(spelling)
+            # A plain word has to be marked as a name: "stop" and "user" are words of any sentence.
+            marked = word if "_" in name else rf"(?<=[\"'`.\[]){word}|{word}(?=[\"'`\]:])"
+            if place := re.search(rf"(?<!\w)(?:{marked})(?!\w)", refusal):
+                found.append((place.start(), name))
+    names = [name for _, name in sorted(found)]
+    return names[-1 if re.search(r"cannot both|only one of|together", refusal) else 0] if names else None
+
+
+def _names(value: Any) -> Iterator[str]:
+    """The names of fields anywhere in a request, except those of the user's own data."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _names(item)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield key
+            if key == "properties" and isinstance(inner, Mapping):
+                yield from _names(list(inner.values()))
+            elif key not in ("arguments", "input") or isinstance(inner, list):
+                yield from _names(inner)
+
+
+def _without(value: Any, fields: Mapping[str, str]) -> Any:
+    if isinstance(value, list):
+        return [_without(item, fields) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    kept: dict[str, Any] = {}
+    for key, inner in value.items():
+        if key in fields:
+            if fields[key] and inner is not None:
+                kept[fields[key]] = inner
+        elif key == "properties" and isinstance(inner, Mapping):
+            kept[key] = {name: _without(schema, fields) for name, schema in inner.items()}
+        else:
+            kept[key] = (
+                inner if key in ("arguments", "input") and not isinstance(inner, list) else _without(inner, fields)
+            )
+    if isinstance(kept.get("required"), list) and isinstance(kept.get("properties"), dict):
+        kept["required"] = [name for name in kept["required"] if name in kept["properties"]]
+    return kept
+
+
+def _each(change: Callable[[dict[str, Any]], Any]) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
+    """A change of some fields of each message, for all of them."""
+    return lambda messages: [{**message, **change(message)} for message in messages]
+
+
+def _has_parts(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and all(part.get("type") == "text" for part in content)
+
+
+def _tool_image(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    return message["role"] == "tool" and isinstance(content, list) and not _has_parts(message)
+
+
+def _empty(message: Mapping[str, Any]) -> bool:
+    return not content_text(message.get("content")) and not isinstance(message.get("content"), list)
+
+
+def _joined(message: dict[str, Any]) -> dict[str, Any]:
+    return {"content": "\n".join(part["text"] for part in message["content"])} if _has_parts(message) else {}
+
+
+def _images_as_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Images that tools returned in a user message after the results of all the calls."""
+    written: list[dict[str, Any]] = []
+    images: list[Any] = []
+    for message in [*messages, {"role": ""}]:
+        if images and message["role"] != "tool":
+            written.append({"role": "user", "content": images})
+            images = []
+        if _tool_image(message):
+            images = [*images, *(part for part in message["content"] if part.get("type") != "text")]
+            text = content_text(message["content"]) or "The result is in the next message."
+            message = {**message, "content": text}
+        written.append(message)
+    return written[:-1]
+
+
+def _system_as_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The system's text before that of the first user message."""
+    system = "\n\n".join(content_text(message["content"]) for message in messages if message["role"] == "system")
+    rest = [message for message in messages if message["role"] != "system"]
+    for number, message in enumerate(rest):
+        if system and message["role"] == "user":
+            content = message["content"]
+            first = (
+                [{"type": "text", "text": system}, *content] if isinstance(content, list) else f"{system}\n\n{content}"
+            )
+            return [*rest[:number], {**message, "content": first}, *rest[number + 1 :]]
+    return [{"role": "user", "content": system}, *rest] if system else rest
+
+
+def _short(id: str) -> str:
+    return id if re.fullmatch("[A-Za-z0-9]{9}", id) else hashlib.blake2b(id.encode(), digest_size=8).hexdigest()[:9]
+
+
+def _short_ids(message: dict[str, Any]) -> dict[str, Any]:
+    changed: dict[str, Any] = {"tool_call_id": _short(message["tool_call_id"])} if "tool_call_id" in message else {}
+    if message.get("tool_calls"):
+        changed["tool_calls"] = [{**call, "id": _short(call["id"])} for call in message["tool_calls"]]
+    return changed
+
+
+_Rule = tuple[re.Pattern[str], Callable[[dict[str, Any]], bool], Callable[[list[dict[str, Any]]], list[dict[str, Any]]]]
+_FORMS: dict[MessageForm, _Rule] = {
+    "no_null_content": (
+        re.compile(r"content.{0,80}(\bnull\b|\bnone(type)?\b|<nil>|string)|(null|none)\b.{0,80}content", re.I | re.S),
+        lambda message: "content" in message and message["content"] is None,
+        _each(lambda message: {"content": ""} if message.get("content") is None else {}),
+    ),
+    "images_as_user": (
+        re.compile(r"image|multi-?modal|content (type|part)|string", re.I),
+        _tool_image,
+        _images_as_user,
+    ),
+    "text_content": (
+        re.compile(
+            r"(sequence|array|list)\b.{0,80}\bstr(ing)?\b|(must|should|expected)\b.{0,30}\bstr(ing)?\b", re.I | re.S
+        ),
+        _has_parts,
+        _each(_joined),
+    ),
+    "system_as_user": (
+        re.compile(
+            r"(system|developer)\b.{0,60}\b(not|unsupported|only)\b|not support.{0,20}\b(system|developer)\b",
+            re.I | re.S,
+        ),
+        lambda message: message["role"] == "system",
+        _system_as_user,
+    ),
+    "no_empty_content": (
+        re.compile(r"(content|message|text)\b.{0,80}(empty|blank|whitespace|at least|either content)", re.I | re.S),
+        lambda message: _empty(message) and not message.get("tool_calls"),
+        _each(lambda message: {"content": _FILLER} if _empty(message) and not message.get("tool_calls") else {}),
+    ),
+    "short_call_ids": (
+        re.compile(r"tool.?call.?id.{0,120}(length|a-z)", re.I | re.S),
+        lambda message: bool(message.get("tool_calls") or message.get("tool_call_id")),
+        _each(_short_ids),
+    ),
+}
+"""For each form: how refusals name it, which messages it changes, and the change."""

@@ -1,0 +1,233 @@
+"""Why a server did not answer: from the status and the body of its response to one of whet's errors.
+
+Codes decide where there are any, words only where there are none: "quota" is in the text of an ordinary rate limit
+(Azure, Gemini) as well as of an empty account. What can be read of a body is its error, never what it repeats of the
+request. Which errors are scored is in docs/design/evaluations.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from whet.clients.context_limit import is_overflow, room_in
+from whet.errors import (
+    ContentFilterError,
+    EndpointDownError,
+    EndpointError,
+    ModelError,
+    OverlongPromptError,
+    RequestRefusedError,
+)
+
+Kind = Literal["access", "quota", "busy", "overlong", "filter", "missing", "written", "refused", "down"]
+FINAL = frozenset({"access", "quota", "overlong", "filter", "missing", "written", "refused"})
+"""Kinds that sending the same request again does not change."""
+_TEXTS = ("message", "msg", "detail", "error_msg", "status_msg", "errors", "base_resp", "title")
+_CODES = ("code", "type", "status", "reason", "error_type", "error_code", "status_code")
+_QUOTA_CODES = frozenset(
+    {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "exceeded_current_quota_error"}
+    | {"insufficient_balance", "insufficient_credits", "insufficient_funds", "arrearage", "billing_error", "1113"}
+)
+_BUSY_CODES = frozenset(
+    {"rate_limit_exceeded", "rate_limit_error", "ratelimitreached", "resource_exhausted", "rate_limit_reached_error"}
+    | {"tokens", "requests", "too_many_requests", "toomanyrequests", "engine_overloaded_error", "throttling"}
+)
+_QUOTA = re.compile(
+    r"exceeded (your|the) (current |monthly )?quota|quota exceeded|credit balance|insufficient[ _](\w+[ _])?"
+    r"(funds|credits?|balance|quota)|out of (funds|credits)|spend(ing)? limit|billing|not enough credits|no credits",
+    re.IGNORECASE,
+)
+_WAIT = re.compile(r"(retry|try again|available) (in|after) [\d~a]|retrydelay|per (second|minute)", re.IGNORECASE)
+_KEY = re.compile(r"\bapi[ _-]?key\b.{0,30}(not valid|invalid|incorrect|expired|missing)|"
+                  r"(incorrect|invalid|expired|missing|no) api[ _-]?key|api_key_invalid", re.IGNORECASE)  # fmt: skip
+_FILTER = re.compile(
+    r"content[ _]?(filter|management policy|policy violation)|responsibleaipolicy|usage (guidelines|policies)|"
+    r"flagged|moderation|prohibited_content|data_inspection_failed",
+    re.IGNORECASE,
+)
+_MODEL = re.compile(
+    r"model_not_found|not a valid model|invalid model\b|unknown model|no such model|model \S+ (was )?not (found|exist)|"
+    r"model \S+ does not exist",
+    re.IGNORECASE,
+)
+_WRITTEN = re.compile(
+    r"(?:error parsing tool call: raw='(?P<raw>.*?)', err=.*|failed to parse input at pos \d+: ?(?P<rest>.*)"
+    r"|failed to call a function|tool_use_failed|output_parse_failed|malformed_function_call)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""How servers say that they could not read what the model wrote."""
+
+
+def failure(package: Any, error: Any, base_url: str, advice: str) -> Exception | None:
+    """The error of the package as one of whet's; None for another kind. `advice` is what to do about a refused key."""
+    if isinstance(error, package.APITimeoutError):
+        return EndpointDownError(f"{base_url} did not answer in time: {error} Raise its timeout, or see its log.")
+    if isinstance(error, package.APIConnectionError):
+        cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
+        return EndpointDownError(f"{base_url} cannot be reached: {error}{cause}")
+    if not isinstance(error, package.APIStatusError):
+        return None
+    body = body_of(error.response)
+    return of_kind(kind_of(error.response, body), said(body), error.status_code, base_url, advice, body)
+
+
+class WrittenError(ModelError):
+    """The server could not read what the model wrote (`text`): an answer, however bad."""
+
+    def __init__(self, message: str, text: str) -> None:
+        super().__init__(message)
+        self.text = text
+
+
+def of_kind(kind: Kind, text: str, status: int, base_url: str, advice: str, body: Any) -> Exception:
+    """The error for a kind of failure, with what to do about it."""
+    match kind:
+        case "access":
+            return EndpointError(f"{base_url} refuses access: {text} {advice}")
+        case "quota":
+            return EndpointError(f"{base_url} reports that no quota is left: {text} Add credit, or use another key.")
+        case "missing":
+            return EndpointError(f"{base_url} does not have what is requested: {text} Check the model and the address.")
+        case "busy":
+            return EndpointDownError(f"{base_url} is busy: {text} Lower max_concurrent if this is frequent.")
+        case "down":
+            return EndpointDownError(f"{base_url} fails with status {status}: {text} See the server's log or status.")
+        case "overlong":
+            return OverlongPromptError(text)
+        case "filter":
+            return ContentFilterError(f"{base_url}: the content filter stopped the request: {text} Change the prompt.")
+        case "written":
+            found = _WRITTEN.search(text)
+            written = next((part for part in found.groups() if part), "") if found else ""
+            return WrittenError(text, str(_value(body, "failed_generation") or written))
+    refused = RequestRefusedError(
+        f"{base_url} rejects the request (status {status}): {text} "
+        "Check the sampling arguments, and `fields` and `forms` of the endpoint in endpoints.toml."
+    )
+    refused.said = text
+    return refused
+
+
+def kind_of(response: Any, body: Any) -> Kind:
+    """Why a response of a status of 400 and above is none."""
+    status, text = response.status_code, said(body)
+    codes = {str(value)[:100].lower() for key, value in _pairs(body) if key in _CODES}
+    words = " ".join((text, *codes))
+    waits = "retry-after" in response.headers or _WAIT.search(f"{words} {' '.join(k for k, _ in _pairs(body))}")
+    no_quota = not waits and (codes & _QUOTA_CODES or (_QUOTA.search(text) and not codes & _BUSY_CODES))
+    if status == 429:
+        return "quota" if no_quota else "busy"
+    if status == 402 or (status < 500 and status != 404 and no_quota):
+        return "quota"
+    if status in (400, 500) and _WRITTEN.search(words):
+        return "written"
+    if status in (400, 413, 422, 500) and (is_overflow(words) or (status < 500 and room_in(text, 0) is not None)):
+        return "overlong"
+    if status in (400, 403, 422) and _FILTER.search(words):
+        return "filter"
+    if status in (401, 403) or (status == 400 and _KEY.search(words)):
+        return "access"
+    if status in (404, 405) or (status in (400, 422) and _MODEL.search(words)):
+        return "missing"
+    return "down" if status >= 498 or status in (408, 409, 424, 425) else "refused"
+
+
+def look_into(response: Any, content: bytes) -> None:
+    """Make a response of status 200 that holds an error one of that error, and mark what is not to be sent again.
+
+    The package then retries, waits and raises as for any other error of that status.
+    """
+    if response.status_code == 200:
+        status = _held(content) if b'"error"' in content or b'"base_resp"' in content else None
+        if status is None:
+            return
+        response.status_code = status
+    if response.status_code >= 400:
+        if kind_of(response, body_of(response)) in FINAL:
+            response.headers["x-should-retry"] = "false"
+        elif str(response.headers.get("retry-after", "")).isdigit():  # the packages retry no response with a longer one
+            response.headers["retry-after"] = str(min(60, int(response.headers["retry-after"])))
+
+
+def _held(content: bytes) -> int | None:
+    """The status of the error that a body holds in place of an answer; None where it holds none."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(body, Mapping):
+        return None
+    choices = body.get("choices")
+    error = body.get("error")
+    if isinstance(choices, list) and choices:
+        error = choices[0].get("error") if len(choices) == 1 and isinstance(choices[0], Mapping) else None
+    elif body.get("output") or body.get("object") == "response":  # its own field says how it failed
+        return None
+    elif not error and isinstance(base := body.get("base_resp"), Mapping) and base.get("status_code"):
+        error = base
+    if not error:
+        return None
+    code = error.get("code") if isinstance(error, Mapping) else None
+    if isinstance(code, int | str) and str(code).isdigit() and 400 <= int(code) < 600:
+        return int(code)
+    return (
+        400 if is_overflow(said(error)) or _FILTER.search(said(error)) else 429 if _QUOTA.search(said(error)) else 500
+    )
+
+
+def body_of(response: Any) -> Any:
+    """The body of a response as JSON, or its text."""
+    try:
+        return json.loads(response.content)
+    except (ValueError, RecursionError):
+        return str(response.text)
+
+
+def said(body: Any, depth: int = 0) -> str:
+    """What the server said, in a sentence, without what it repeats of the request."""
+    if isinstance(body, str):
+        text = body.strip()
+        if text[:1] in ("{", "[") and depth < 4:
+            try:
+                return said(json.loads(text), depth + 1)
+            except (ValueError, RecursionError):
+                pass
+        if re.match(r"(?i)<!doctype html|<html", text):
+            title = re.search(r"(?is)<title[^>]*>(.*?)</title>", text)
+            return f"a web page{f' titled {title[1].strip()[:80]!r}' if title else ''}."
+        return text[:1000] if text.endswith((".", "!", "?")) or not text else f"{text[:1000]}."
+    if isinstance(body, list):
+        return " ".join(said(item, depth + 1) for item in body[:3] if depth < 4)
+    if not isinstance(body, Mapping):
+        return ""
+    if body.get("error") and not isinstance(body["error"], bool) and depth < 4:
+        return said(body["error"], depth + 1)
+    text = next((said(body[key], depth + 1) for key in _TEXTS if body.get(key) and depth < 4), "")
+    where = body.get("loc")
+    if isinstance(where, list | tuple) and text:
+        text = f"{'.'.join(str(part) for part in where if part != 'body')}: {text}"
+    metadata = body.get("metadata")  # of a router, with what the provider behind it said
+    raw = said(metadata["raw"], depth + 1) if isinstance(metadata, Mapping) and metadata.get("raw") else ""
+    return f"{text} {raw}".strip() or json.dumps(body, default=str)[:300]
+
+
+def _pairs(body: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Every plain value in a body with its key, except what is repeated of the request (`input`)."""
+    if depth > 5:
+        return
+    if isinstance(body, list):
+        for item in body[:5]:
+            yield from _pairs(item, depth + 1)
+    elif isinstance(body, Mapping):
+        for key, value in body.items():
+            if isinstance(value, str | int):
+                yield str(key), value
+            elif key != "input":
+                yield from _pairs(value, depth + 1)
+
+
+def _value(body: Any, key: str) -> Any:
+    return next((value for name, value in _pairs(body) if name == key), None)
