@@ -20,6 +20,7 @@
     tests/parity/test_differences.py::test_each_number_is_documented_and_each_documented_one_shows.
 28. A GymEnv ends with the episode.
 29. A column called task is a column like others.
+30. Arguments of a call are of the types in the tool's schema, and may be left out.
 """
 
 import functools
@@ -250,3 +251,17 @@ def test_difference_29_a_column_called_task_is_a_column_like_others(task):
     (row,) = env.evaluate_sync(whet.ScriptedClient(echo), "m")["outputs"]
     assert seen == [(task, "0")]
     assert (row["reward"], row["answer"]) == (1.0, "0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"), [("", "0"), ("null", "0"), ('"{}"', "0"), ('{"to": "2"}', "2"), ('{"to": "x"}', None)]
+)
+def test_difference_30_arguments_are_of_the_types_in_the_schema(arguments, answer):
+    def count(to: int = 0) -> str:
+        """Count."""
+        return f"{to + 0}"
+
+    call = whet.ToolCall("1", "count", arguments)
+    env = whet.ToolEnv(dataset=tasks(1), tools=[count])
+    (row,) = env.evaluate_sync(whet.ScriptedClient([{"tool_calls": [call]}, "done"]), "m")["outputs"]
+    assert row["completion"][1]["content"] == (answer or "'to' should be an integer, not 'x'")

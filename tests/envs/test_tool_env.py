@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Literal
 
 import pytest
 from pydantic import BaseModel
@@ -113,6 +114,57 @@ def test_a_parameter_that_json_cannot_express_is_refused():
 )
 def test_docstrings_are_read_in_three_styles(text):
     assert read_docstring(text) == ("Do.", {"x": "the x", "y": "the y"})
+
+
+def move(
+    steps: int,
+    pace: float = 1.0,
+    loud: bool = False,
+    label: str | None = None,
+    way: Literal["up", "down"] = "up",
+    over: list[int] | None = None,
+    more: dict[str, int] | None = None,
+) -> str:
+    """Move."""
+    return repr((steps, pace, loud, label, way, over, more))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        ('{"steps": "1"}', "(1, 1.0, False, None, 'up', None, None)"),
+        ('{"steps": 2.0, "pace": 3}', "(2, 3, False, None, 'up', None, None)"),
+        ('{"steps": 1, "pace": "0.5", "loud": "True"}', "(1, 0.5, True, None, 'up', None, None)"),
+        ('{"steps": 1, "label": 5, "over": "[1, 2]"}', "(1, 1.0, False, '5', 'up', [1, 2], None)"),
+        (
+            '{"steps": 1, "label": "5", "over": ["1"], "more": {"a": "1"}}',
+            "(1, 1.0, False, '5', 'up', [1], {'a': 1})",
+        ),
+        ('{"steps": 1, "over": "null", "label": "null"}', "(1, 1.0, False, 'null', 'up', None, None)"),
+        ('"{\\"steps\\": 4}"', "(4, 1.0, False, None, 'up', None, None)"),
+        ('{"steps": "two"}', "'steps' should be an integer, not 'two'"),
+        ('{"steps": 1.5}', "'steps' should be an integer, not 1.5"),
+        ('{"steps": true}', "'steps' should be an integer, not True"),
+        ('{"steps": 1, "way": "left"}', "'way' should be one of [\"up\", \"down\"], not 'left'"),
+        ('{"steps": 1, "loud": "maybe"}', "'loud' should be true or false, not 'maybe'"),
+    ],
+)
+def test_arguments_are_of_the_types_in_the_schema(arguments, answer):
+    env = whet.ToolEnv(tools=[move], dataset=TASK)
+    script = whet.ScriptedClient([{"tool_calls": [call("move", arguments)]}, "done"])
+    state = asyncio.run(env.rollout(env.get_dataset()[0], script, "m", {}))
+    assert answers(state) == [answer]
+
+
+@pytest.mark.parametrize("arguments", ["", "null", "{}", '""', '"{}"', '"null"'])
+def test_no_arguments_are_an_empty_object(arguments):
+    def now() -> str:
+        """Tell the time."""
+        return "noon"
+
+    env = whet.ToolEnv(tools=[now], dataset=TASK)
+    script = whet.ScriptedClient([{"tool_calls": [call("now", arguments)]}, "done"])
+    assert answers(asyncio.run(env.rollout(env.get_dataset()[0], script, "m", {}))) == ["noon"]
 
 
 def test_calls_are_answered_in_order_and_the_rollout_ends_without_one():

@@ -91,6 +91,7 @@ ENVIRONMENTS = (
     Expected(24, "rows are shuffled by seed", ("more.order.*",)),
     Expected(29, "a column called task that is a dict", ("rows.*.answer", "states.*.input.*")),
     Expected(29, "a column called task that is text", ("runs",)),
+    Expected(30, "arguments that are no JSON", ANSWERS_OF_TOOLS),
     Expected(25, "tokens are cut to max_seq_len", ("*.tokens.policy_version",)),
     Expected(25, "steps may bring rewards, advantages and extras*", ("states.*.steps_with_own_advantage",)),
 )

@@ -6,6 +6,7 @@ The error of a failing call is the tool's answer, for the model to handle, unles
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Signature
@@ -15,7 +16,7 @@ from whet.calls import name_of, resolve
 from whet.decorators import stop
 from whet.envs.config.arguments import Check, check_values
 from whet.envs.multiturn_env import MultiTurnEnv
-from whet.envs.tool_schemas import call_spread, spread_signature, tool_from_function
+from whet.envs.tool_schemas import call_spread, fitted_arguments, spread_signature, tool_from_function
 from whet.errors import ConfigError, InfraError, SandboxFileError, ToolCallError, ToolParseError, WhetError
 from whet.rubrics.rubric import Rubric
 from whet.types import Messages, State, Tool, ToolCall, ToolMessage
@@ -160,7 +161,9 @@ class ToolEnv(MultiTurnEnv):
 
     async def _answer(self, call: ToolCall, state: State, messages: Messages) -> ToolMessage:
         try:
-            arguments = read_arguments(call["arguments"])
+            definitions = state.get("tool_defs") or self.tool_defs or ()
+            tool = next((tool for tool in definitions if tool["name"] == call["name"]), None)
+            arguments = read_arguments(call["arguments"], tool)
         except (ValueError, RecursionError) as error:
             if isinstance(error, self.stop_errors):
                 raise ToolParseError(f"call of '{call['name']}': {error}") from error
@@ -200,12 +203,21 @@ def _calls(completion: Messages) -> list[ToolCall]:
     ]
 
 
-def read_arguments(text: str) -> dict[str, Any]:
-    """The arguments of a call. Raises ValueError or RecursionError if the model wrote no JSON object."""
-    arguments = json.loads(text)
+def read_arguments(text: str | None, tool: Tool | None = None) -> dict[str, Any]:
+    """The arguments of a call, of the types in the schema of `tool`: "1" is 1 where an integer is wanted.
+
+    None at all are an empty object, and an object that was encoded twice is one. Raises ValueError or RecursionError
+    if the model wrote no JSON object, or a value of another type.
+    """
+    arguments = json.loads(text or "{}")
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError):
+            arguments = json.loads(arguments or "{}")
+    if arguments is None:
+        return {}
     if not isinstance(arguments, dict):
         raise ValueError(f"the arguments should be a JSON object, not {text:.200}")
-    return arguments
+    return arguments if tool is None else fitted_arguments(arguments, tool["parameters"])
 
 
 def tool_message(result: Any, tool_call_id: str) -> ToolMessage:

@@ -80,6 +80,82 @@ def call_spread(function: Callable[..., Any], signature: inspect.Signature, argu
     return function(*call.args, **call.kwargs)
 
 
+def fitted_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's arguments with the types of a tool's JSON schema, converted where nothing is lost by it.
+
+    Raises ValueError, for the model to read, where a value is of another type. Arguments that are missing or that the
+    schema does not name are left to the tool.
+    """
+    properties, definitions = schema.get("properties") or {}, schema.get("$defs") or {}
+    return {
+        name: _fitted(value, properties[name], definitions, name) if name in properties else value
+        for name, value in arguments.items()
+    }
+
+
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "integer": ((int,), "an integer"),
+    "number": ((int, float), "a number"),
+    "boolean": ((bool,), "true or false"),
+    "string": ((str,), "text"),
+    "array": ((list,), "a list"),
+    "object": ((dict,), "a JSON object"),
+    "null": ((type(None),), "null"),
+}
+
+
+def _fitted(value: Any, schema: Any, definitions: Mapping[str, Any], where: str) -> Any:
+    """`value` as the schema has it, which is read for types and choices alone."""
+    if isinstance(schema, Mapping) and "$ref" in schema:
+        schema = definitions.get(str(schema["$ref"]).rpartition("/")[2])
+    if not isinstance(schema, Mapping):
+        return value
+    if options := schema.get("anyOf") or schema.get("oneOf"):
+        fits = []
+        for option in options:
+            with contextlib.suppress(ValueError):
+                fits.append(_fitted(value, option, definitions, where))
+        if not fits:
+            raise ValueError(f"'{where}' should be one of {json.dumps(options)[:300]}, not {value!r:.80}")
+        return next((fit for fit in fits if fit == value and type(fit) is type(value)), fits[0])
+    kinds = schema.get("type")
+    kinds = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind in _TYPES]
+    if kinds and not any(_is_a(value, kind) for kind in kinds):
+        value = _converted(value, kinds, where)
+    if schema.get("enum") and value not in schema["enum"]:
+        raise ValueError(f"'{where}' should be one of {json.dumps(schema['enum'])[:300]}, not {value!r:.80}")
+    if isinstance(value, dict):
+        inner, others = schema.get("properties") or {}, schema.get("additionalProperties")
+        return {
+            key: _fitted(item, inner.get(key, others), definitions, f"{where}.{key}") for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_fitted(item, schema.get("items"), definitions, f"{where}[{n}]") for n, item in enumerate(value)]
+    return value
+
+
+def _is_a(value: Any, kind: str) -> bool:
+    return isinstance(value, _TYPES[kind][0]) and (kind == "boolean" or not isinstance(value, bool))
+
+
+def _converted(value: Any, kinds: list[str], where: str) -> Any:
+    """Text as the JSON it holds, a whole number as an integer, and a number as text."""
+    read = value
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            read = json.loads(
+                value if value not in ("True", "False", "None") else value.lower().replace("none", "null")
+            )
+    if isinstance(read, float) and read.is_integer() and "integer" in kinds:
+        read = int(read)
+    if any(_is_a(read, kind) for kind in kinds):
+        return read
+    if "string" in kinds and isinstance(value, int | float):
+        return json.dumps(value)
+    wanted = " or ".join(_TYPES[kind][1] for kind in kinds)
+    raise ValueError(f"'{where}' should be {wanted}, not {value!r:.80}")
+
+
 def _expect(kind: type, name: str, value: Any) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"'{name}' should be a {'list' if kind is list else 'JSON object'}, not {value!r:.80}")

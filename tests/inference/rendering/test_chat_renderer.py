@@ -79,6 +79,26 @@ def test_a_call_that_cannot_be_read_stays_in_the_content(renderer: ChatRenderer,
     assert message.content == block
 
 
+@pytest.mark.parametrize(
+    ("text", "content", "arguments"),
+    [
+        ('<tool_call>{"name": "calculate", "arguments": {"expression": "</tool_call>"}}</tool_call>', "",
+         {"expression": "</tool_call>"}),
+        ('hm\n<tool_call>{"name": "calculate", "arguments": {}}</tool_call>\nthat is all', "hm\n\nthat is all", {}),
+        ('<tool_call>{"name": "calculate", "arguments": "{\\"expression\\": \\"1\\"}"}</tool_call>', "",
+         {"expression": "1"}),
+        ('<tool_call>{"name": "calculate", "arguments": null}</tool_call>', "", {}),
+        ('<tool_call>{"name": "calculate"}</tool_call>', "", {}),
+    ],
+)  # fmt: skip
+def test_a_call_is_read_whatever_is_in_it_and_after_it(
+    renderer: ChatRenderer, text: str, content: str, arguments: Any
+) -> None:
+    message = renderer.parse(ids_of(renderer, f"{text}<|im_end|>"), tools=[TOOL])
+    (call,) = message.tool_calls
+    assert (call.name, json.loads(call.arguments), message.content) == ("calculate", arguments, content)
+
+
 def test_thinking_is_parted_from_the_answer(renderer: ChatRenderer) -> None:
     message = renderer.parse(ids_of(renderer, "<think>\nfirst\n</think>\n\nthen<|im_end|>"))
     assert (message.reasoning_content, message.content) == ("first", "then")

@@ -114,6 +114,22 @@ def test_a_call_that_cannot_be_read_stays_in_the_text(text: str) -> None:
     assert read_calls(text)[:2] == (text, [])
 
 
+TRICKY = [
+    ('<tool_call>{"name": "f", "arguments": {"x": "</tool_call>"}}</tool_call>', "", [("f", {"x": "</tool_call>"})]),
+    ('<tool_call>{"name": "f", "arguments": {"x": "<tool_call>"}}</tool_call>', "", [("f", {"x": "<tool_call>"})]),
+    ('a<tool_call>{"name": "f"}</tool_call>b', "ab", [("f", None)]),
+    ('<tool_call>"{\\"name\\": \\"f\\"}"</tool_call>', "", [("f", None)]),
+    ('<tool_call>{"name": "f", "arguments": "{\\"x\\": 1}"}</tool_call>', "", [("f", '{"x": 1}')]),
+    ('<tool_call>oh <tool_call>\n{"name": "f"}\n</tool_call> yes', "<tool_call>oh  yes", [("f", None)]),
+    ('<tool_call>{"name": "f"} {"name": "g"}</tool_call>', None, []),
+]
+
+
+@pytest.mark.parametrize(("text", "left", "calls"), TRICKY)
+def test_a_call_ends_where_its_json_does(text: str, left: str | None, calls: list[Any]) -> None:
+    assert read_calls(text)[:2] == (text if left is None else left, calls)
+
+
 @pytest.mark.parametrize("template", [gguf_files.TEMPLATE, SMOLLM2, NO_SYSTEM])
 def test_a_continued_prompt_begins_with_what_was_sampled(tokenizer: Any, template: str) -> None:
     renderer = renderer_of(tokenizer, template)

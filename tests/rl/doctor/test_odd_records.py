@@ -47,6 +47,31 @@ def test_a_record_with_holes_is_read(run_of: Run, patient: str) -> None:
         assert all(finding.line for finding in diagnose(run))
 
 
+CALL = '{"name": "look", "arguments": {"at": 1}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (CALL, True),
+        (f"```json\n{CALL}\n```", True),
+        ('{"answer": 5}', False),
+        (f"I would write {CALL}", False),
+        ("{" * 9, False),
+    ],
+)
+def test_calls_written_as_plain_json_are_named(text: str, found: bool) -> None:
+    def row(words: str, metrics: dict[str, float]) -> dict[str, Any]:
+        return {"environment": "x", "completion": [{"role": "assistant", "content": words}], "metrics": metrics}
+
+    data = RunData(Path(), {"env": [{"id": "x"}]}, [], [])
+    rows = [row(text, {"total_tool_calls": 0.0}), *[row("5", {"total_tool_calls": 0.0})] * 3]
+    findings = [finding for finding in diagnose(RunRecord(data, rollouts=rows)) if finding.rule == "bare-calls"]
+    assert len(findings) == found
+    assert all("1 of 4 rollouts" in finding.evidence[0] and "look" in finding.evidence[1] for finding in findings)
+    assert not diagnose(RunRecord(data, rollouts=[row(text, {})] * 4))  # without tools it is an answer
+
+
 def test_lengths_of_fine_tuning_which_has_no_rewards_are_no_finding() -> None:
     rows = [{"step": step, "seq_len/trained_mean": 10.0 if step < 6 else 100.0} for step in range(1, 12)]
     assert diagnose(RunRecord(RunData(Path(), {}, rows, []))) == []

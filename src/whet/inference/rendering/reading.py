@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +82,10 @@ class AnswerFormat:
             else:
                 content += call.raw
         tried = len(parsed.tool_calls)
-        if self.calls_in_text:
+        written = self._json_calls(ids, [call.token_span for call in parsed.tool_calls if call.token_span])
+        if written:  # read as text, in which a marker inside a call ends none, and text after it is kept
+            content, calls, tried = f"{parsed.content}\n{written}", [], 0
+        if self.calls_in_text or written:
             content, found, begun = read_calls(content)
             calls += [_call(f"{call_ids}_{tried + number}", *one) for number, one in enumerate(found)]
             tried += begun
@@ -92,6 +96,14 @@ class AnswerFormat:
             reasoning_content=None if reasoning is None else reasoning.strip(),
         )
         return Reading(stripped, tried)
+
+    def _json_calls(self, ids: list[int], spans: list[tuple[int, int]]) -> str:
+        """The text from the first call on, where calls are JSON between `<tool_call>` and `</tool_call>`."""
+        if not spans:
+            return ""
+        end = next((place for place, token in enumerate(ids) if token in self.stops), len(ids))
+        text = self._decode(ids[min(spans)[0] : end])
+        return text if re.match(r"<tool_call>\s*[{\"]", text) else ""
 
 
 def _call(id: str, name: str, arguments: Any) -> ToolCall:

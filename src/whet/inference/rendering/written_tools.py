@@ -27,7 +27,8 @@ from renderers import Renderer
 from whet.messages import content_text
 
 CALL_MARKERS = ("<tool_call>", "</tool_call>")
-_CALL = re.compile(r"<tool_call>((?:(?!<tool_call>).)*?)</tool_call>", re.DOTALL)
+_CALL_BEGINS, _CALL_ENDS = re.compile(r"<tool_call>\s*"), re.compile(r"\s*</tool_call>")
+_DECODER = json.JSONDecoder()
 PROBE_TOOL: Any = {
     "type": "function",
     "function": {"name": "f", "description": "d", "parameters": {"type": "object"}},
@@ -116,18 +117,28 @@ def _call_text(call: Mapping[str, Any]) -> str:
 
 
 def read_calls(text: str) -> tuple[str, list[tuple[str, Any]], int]:
-    """Text without the calls that can be read, these as (name, arguments), and how many calls were begun."""
+    """Text without the calls that can be read, these as (name, arguments), and how many calls were begun.
+
+    A call ends where its JSON does, so a marker inside one of its texts ends none.
+    """
     calls: list[tuple[str, Any]] = []
-
-    def take(found: re.Match[str]) -> str:
+    kept: list[str] = []
+    begun = place = 0
+    while (start := text.find(CALL_MARKERS[0], place)) >= 0:
+        begun += 1
+        kept.append(text[place:start])
+        found = _CALL_BEGINS.match(text, start)
+        place = found.end() if found else start
         try:
-            call = json.loads(found[1])
+            call, place = _DECODER.raw_decode(text, place)
+            call = json.loads(call) if isinstance(call, str) else call  # encoded twice
         except (ValueError, RecursionError):
-            return found[0]
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"]:
-            return found[0]
-        calls.append((call["name"], call.get("arguments")))
-        return ""
-
-    begun = text.count(CALL_MARKERS[0])
-    return (_CALL.sub(take, text) if begun else text), calls, begun
+            call = None
+        ends = _CALL_ENDS.match(text, place)
+        if ends and isinstance(call, dict) and isinstance(call.get("name"), str) and call["name"]:
+            calls.append((call["name"], call.get("arguments")))
+            place = ends.end()
+        else:
+            place = start + len(CALL_MARKERS[0])
+            kept.append(CALL_MARKERS[0])
+    return "".join([*kept, text[place:]]), calls, begun

@@ -109,7 +109,8 @@ class RolloutTools:
     async def answer(self, call: ToolCall) -> ToolMessage:
         """The answer to a call by the model: the result, or the error as text."""
         try:
-            result = await self.call(call["name"], read_arguments(call["arguments"] or "{}"))
+            definition = self.entries[call["name"]].definition if call["name"] in self.shown else None
+            result = await self.call(call["name"], read_arguments(call["arguments"], definition))
         except SandboxFileError as error:
             result = str(error)
         except (WhetError, InfraError):  # the host of the tool failed, not the tool

@@ -26,6 +26,7 @@ RULES: dict[str, Rule] = {
     "policy-drift": updates.drift,
     "reward-unstable": reward.swings,
     "reward-flat-low": reward.reward_low,
+    "bare-calls": reward.bare_calls,
     "entropy-explosion": sampling.entropy_explosion,
     "identical-outputs": sampling.identical_outputs,
     "entropy-collapse": sampling.entropy_collapse,

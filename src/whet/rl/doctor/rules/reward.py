@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -144,6 +145,40 @@ def _last_words(row: Row) -> str:
             content = message.get("content")
             return content if isinstance(content, str) else ""
     return ""
+
+
+BARE_CALLS = 0.2
+"""Share of an environment's rollouts from which calls written as plain JSON are the model's habit."""
+_BARE_CALL = re.compile(r"\s*(?:```\w*\s*)?\{.*\}\s*(?:```)?\s*", re.DOTALL)
+
+
+def bare_calls(run: RunRecord) -> Iterator[Found]:
+    """The model writes its calls as bare or fenced JSON, which its chat template does not read as calls."""
+    for environment in run.environments:
+        rows = [row for row in run.rollouts if row.get("environment") == environment and _had_tools(row)]
+        bare = [row for row in rows if _is_bare_call(_last_words(row))]
+        if bare and len(bare) >= BARE_CALLS * len(rows):
+            evidence = [f"{len(bare)} of {len(rows)} rollouts of the newest step end with such a text", *_example(bare)]
+            what = f"tool calls of {environment} are written as plain JSON and not in the form of the chat template"
+            why = (
+                "no tool is called by such a text: fine-tune the model on calls in its template's form, or take another"
+            )
+            yield "warning", what, evidence, [Advice(why)]
+
+
+def _had_tools(row: Row) -> bool:
+    metrics = row.get("metrics")
+    return isinstance(metrics, Mapping) and "total_tool_calls" in metrics
+
+
+def _is_bare_call(text: str) -> bool:
+    if not _BARE_CALL.fullmatch(text):
+        return False
+    try:
+        call = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(call.get("name"), str) and ("arguments" in call or "parameters" in call)
 
 
 def _example(rows: list[Row]) -> list[str]:
