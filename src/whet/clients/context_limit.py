@@ -78,14 +78,10 @@ def room_in(text: str, requested: int) -> Room | None:
     """The numbers in a refusal of a request for `requested` tokens; None where `max_tokens` is not what is refused."""
     for wording in _ROOM:
         if found := wording.search(text):
-            number = {
-                name: int(re.sub(r"\D", "", value))
-                for name, value in found.groupdict().items()
-                if value is not None and name != "least"
-            }
-            if "above" in number:
-                number["most"] = number.pop("above") - 1
-            if "total" in number:
-                number["prompt"] = number.pop("total") - requested
-            return Room(at_least="least" in found.groupdict() and found["least"] is not None, **number)
+            texts = {name: text for name, text in found.groupdict().items() if text is not None}
+            at_least = texts.pop("least", None) is not None
+            number = {name: int(re.sub(r"\D", "", text)) for name, text in texts.items()}
+            most = number["above"] - 1 if "above" in number else number.get("most")
+            prompt = number["total"] - requested if "total" in number else number.get("prompt")
+            return Room(number.get("context"), prompt, most, at_least)
     return None

@@ -29,7 +29,6 @@ _REFUSED = re.compile(
     r"|may only be|only the default",
     re.IGNORECASE,
 )
-_FILLER = "(no text)"
 
 
 class Dialect:
@@ -44,18 +43,17 @@ class Dialect:
         if not self.fields and not self.forms:
             return dict(request)
         said = dict(_without(request, self.fields))
-        for form in self.forms:
-            if isinstance(said.get("messages"), list):
-                said["messages"] = _FORMS[form][2](said["messages"])
+        for form, (_, change) in _FORMS.items():
+            if form in self.forms and isinstance(said.get("messages"), list):
+                said["messages"] = change(said["messages"])
         return said
 
     def learn(self, refusal: str, request: Mapping[str, Any]) -> str | None:
         """What to change after a refusal of `request`, in words; None where it names nothing that can be changed."""
         messages = request.get("messages")
-        for form, (wording, applies, _) in _FORMS.items():
-            if form in self.forms or not isinstance(messages, list):
-                continue
-            if wording.search(refusal) and any(map(applies, messages)):
+        messages = messages if isinstance(messages, list) else []
+        for form, (wording, change) in _FORMS.items():
+            if re.search(wording, refusal, re.IGNORECASE | re.DOTALL) and change(messages) != messages:
                 self.forms.append(form)
                 return f'forms = ["{form}"]'
         name = _named(refusal, request) if _REFUSED.search(refusal) else None
@@ -71,16 +69,12 @@ class Dialect:
 def _named(refusal: str, request: Mapping[str, Any]) -> str | None:
     """The field of the request that a refusal names first; of two that exclude each other, the second."""
     found: list[tuple[int, str]] = []
-    for name in dict.fromkeys(_names(request)):
-        if name in _NEEDED:
-            continue
-        camel = re.sub(r"_(\w)", lambda letter: letter[1].upper(), name)
-        for spelling in {name, camel}:
-            word = re.escape(spelling)
-            # A plain word has to be marked as a name: "stop" and "user" are words of any sentence.
-            marked = word if "_" in name else rf"(?<=[\"'`.\[]){word}|{word}(?=[\"'`\]:])"
-            if place := re.search(rf"(?<!\w)(?:{marked})(?!\w)", refusal):
-                found.append((place.start(), name))
+    for name in set(_names(request)) - _NEEDED:
+        word = rf"(?:{re.escape(name)}|{re.escape(re.sub('_([a-z])', lambda letter: letter[1].upper(), name))})"
+        # A plain word has to be marked as a name: "stop" and "user" are words of any sentence.
+        marked = word if "_" in name else rf"(?<=[\"'`.\[]){word}|{word}(?=[\"'`\]:])"
+        if place := re.search(rf"(?<!\w)(?:{marked})(?!\w)", refusal):
+            found.append((place.start(), name))
     names = [name for _, name in sorted(found)]
     return names[-1 if re.search(r"cannot both|only one of|together", refusal) else 0] if names else None
 
@@ -125,22 +119,19 @@ def _each(change: Callable[[dict[str, Any]], Any]) -> Callable[[list[dict[str, A
     return lambda messages: [{**message, **change(message)} for message in messages]
 
 
-def _has_parts(message: Mapping[str, Any]) -> bool:
+def _parts(message: Mapping[str, Any]) -> list[Any]:
     content = message.get("content")
-    return isinstance(content, list) and all(part.get("type") == "text" for part in content)
-
-
-def _tool_image(message: Mapping[str, Any]) -> bool:
-    content = message.get("content")
-    return message["role"] == "tool" and isinstance(content, list) and not _has_parts(message)
-
-
-def _empty(message: Mapping[str, Any]) -> bool:
-    return not content_text(message.get("content")) and not isinstance(message.get("content"), list)
+    return content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
 
 
 def _joined(message: dict[str, Any]) -> dict[str, Any]:
-    return {"content": "\n".join(part["text"] for part in message["content"])} if _has_parts(message) else {}
+    parts = _parts(message)
+    whole = isinstance(message.get("content"), list) and all(part.get("type") == "text" for part in parts)
+    return {"content": "\n".join(part["text"] for part in parts)} if whole else {}
+
+
+def _filled(message: dict[str, Any]) -> dict[str, Any]:
+    return {} if message.get("content") or message.get("tool_calls") else {"content": "(no text)"}
 
 
 def _images_as_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -151,75 +142,45 @@ def _images_as_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if images and message["role"] != "tool":
             written.append({"role": "user", "content": images})
             images = []
-        if _tool_image(message):
-            images = [*images, *(part for part in message["content"] if part.get("type") != "text")]
-            text = content_text(message["content"]) or "The result is in the next message."
-            message = {**message, "content": text}
+        if message["role"] == "tool" and (found := [part for part in _parts(message) if part.get("type") != "text"]):
+            images = [*images, *found]
+            message = {**message, "content": content_text(message["content"]) or "The result is in the next message."}
         written.append(message)
     return written[:-1]
 
 
 def _system_as_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The system's text before that of the first user message."""
-    system = "\n\n".join(content_text(message["content"]) for message in messages if message["role"] == "system")
+    system = [part for message in messages if message["role"] == "system" for part in _parts(message)]
     rest = [message for message in messages if message["role"] != "system"]
-    for number, message in enumerate(rest):
-        if system and message["role"] == "user":
-            content = message["content"]
-            first = (
-                [{"type": "text", "text": system}, *content] if isinstance(content, list) else f"{system}\n\n{content}"
-            )
-            return [*rest[:number], {**message, "content": first}, *rest[number + 1 :]]
-    return [{"role": "user", "content": system}, *rest] if system else rest
-
-
-def _short(id: str) -> str:
-    return id if re.fullmatch("[A-Za-z0-9]{9}", id) else hashlib.blake2b(id.encode(), digest_size=8).hexdigest()[:9]
+    begun = bool(rest) and rest[0]["role"] == "user"
+    first = {"role": "user", "content": [*system, *(_parts(rest[0]) if begun else ())]}
+    return [{**first, **_joined(first)}, *rest[begun:]] if system else messages
 
 
 def _short_ids(message: dict[str, Any]) -> dict[str, Any]:
-    changed: dict[str, Any] = {"tool_call_id": _short(message["tool_call_id"])} if "tool_call_id" in message else {}
+    def short(id: str) -> str:
+        known = re.fullmatch("[A-Za-z0-9]{9}", id)
+        return id if known else hashlib.blake2b(id.encode(), digest_size=8).hexdigest()[:9]
+
+    changed: dict[str, Any] = {"tool_call_id": short(message["tool_call_id"])} if "tool_call_id" in message else {}
     if message.get("tool_calls"):
-        changed["tool_calls"] = [{**call, "id": _short(call["id"])} for call in message["tool_calls"]]
+        changed["tool_calls"] = [{**call, "id": short(call["id"])} for call in message["tool_calls"]]
     return changed
 
 
-_Rule = tuple[re.Pattern[str], Callable[[dict[str, Any]], bool], Callable[[list[dict[str, Any]]], list[dict[str, Any]]]]
-_FORMS: dict[MessageForm, _Rule] = {
+_FORMS: dict[MessageForm, tuple[str, Callable[[list[dict[str, Any]]], list[dict[str, Any]]]]] = {
     "no_null_content": (
-        re.compile(r"content.{0,80}(\bnull\b|\bnone(type)?\b|<nil>|string)|(null|none)\b.{0,80}content", re.I | re.S),
-        lambda message: "content" in message and message["content"] is None,
+        r"content.{0,80}(\bnull\b|\bnone(type)?\b|<nil>|string)|(null|none)\b.{0,80}content",
         _each(lambda message: {"content": ""} if message.get("content") is None else {}),
     ),
-    "images_as_user": (
-        re.compile(r"image|multi-?modal|content (type|part)|string", re.I),
-        _tool_image,
-        _images_as_user,
-    ),
-    "text_content": (
-        re.compile(
-            r"(sequence|array|list)\b.{0,80}\bstr(ing)?\b|(must|should|expected)\b.{0,30}\bstr(ing)?\b", re.I | re.S
-        ),
-        _has_parts,
-        _each(_joined),
-    ),
+    "images_as_user": (r"image|multi-?modal|content (type|part)|string", _images_as_user),
     "system_as_user": (
-        re.compile(
-            r"(system|developer)\b.{0,60}\b(not|unsupported|only)\b|not support.{0,20}\b(system|developer)\b",
-            re.I | re.S,
-        ),
-        lambda message: message["role"] == "system",
+        r"(system|developer)\b.{0,60}\b(not|unsupported|only)\b|not support.{0,20}\b(system|developer)\b",
         _system_as_user,
     ),
-    "no_empty_content": (
-        re.compile(r"(content|message|text)\b.{0,80}(empty|blank|whitespace|at least|either content)", re.I | re.S),
-        lambda message: _empty(message) and not message.get("tool_calls"),
-        _each(lambda message: {"content": _FILLER} if _empty(message) and not message.get("tool_calls") else {}),
-    ),
-    "short_call_ids": (
-        re.compile(r"tool.?call.?id.{0,120}(length|a-z)", re.I | re.S),
-        lambda message: bool(message.get("tool_calls") or message.get("tool_call_id")),
-        _each(_short_ids),
-    ),
+    "text_content": (r"(sequence|array|list|must|should|expected)\b.{0,80}\bstr(ing)?\b", _each(_joined)),
+    "no_empty_content": (r"(content|message|text)\b.{0,80}(empty|blank|whitespace|at least|either)", _each(_filled)),
+    "short_call_ids": (r"tool.?call.?id.{0,120}(length|a-z)", _each(_short_ids)),
 }
-"""For each form: how refusals name it, which messages it changes, and the change."""
+"""For each form: how refusals name it, and the change of the messages."""

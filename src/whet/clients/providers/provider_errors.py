@@ -71,44 +71,40 @@ def failure(package: Any, error: Any, base_url: str, advice: str) -> Exception |
     if not isinstance(error, package.APIStatusError):
         return None
     body = body_of(error.response)
-    return of_kind(kind_of(error.response, body), said(body), error.status_code, base_url, advice, body)
+    text = said(body)
+    make, sentence = _SENTENCES[kind_of(error.response, body)]
+    ours = make(sentence.format(url=base_url, text=text, status=error.status_code, advice=advice))
+    if isinstance(ours, RequestRefusedError):
+        ours.said = text
+    if isinstance(ours, WrittenError):
+        quoted = [value for key, value in _pairs(body) if key == "failed_generation"]
+        found = _WRITTEN.search(text)
+        ours.text = str(next(filter(None, [*quoted, *(found.groups() if found else ())]), ""))
+    return ours
 
 
 class WrittenError(ModelError):
     """The server could not read what the model wrote (`text`): an answer, however bad."""
 
-    def __init__(self, message: str, text: str) -> None:
-        super().__init__(message)
-        self.text = text
+    text = ""
 
 
-def of_kind(kind: Kind, text: str, status: int, base_url: str, advice: str, body: Any) -> Exception:
-    """The error for a kind of failure, with what to do about it."""
-    match kind:
-        case "access":
-            return EndpointError(f"{base_url} refuses access: {text} {advice}")
-        case "quota":
-            return EndpointError(f"{base_url} reports that no quota is left: {text} Add credit, or use another key.")
-        case "missing":
-            return EndpointError(f"{base_url} does not have what is requested: {text} Check the model and the address.")
-        case "busy":
-            return EndpointDownError(f"{base_url} is busy: {text} Lower max_concurrent if this is frequent.")
-        case "down":
-            return EndpointDownError(f"{base_url} fails with status {status}: {text} See the server's log or status.")
-        case "overlong":
-            return OverlongPromptError(text)
-        case "filter":
-            return ContentFilterError(f"{base_url}: the content filter stopped the request: {text} Change the prompt.")
-        case "written":
-            found = _WRITTEN.search(text)
-            written = next((part for part in found.groups() if part), "") if found else ""
-            return WrittenError(text, str(_value(body, "failed_generation") or written))
-    refused = RequestRefusedError(
-        f"{base_url} rejects the request (status {status}): {text} "
-        "Check the sampling arguments, and `fields` and `forms` of the endpoint in endpoints.toml."
-    )
-    refused.said = text
-    return refused
+_SENTENCES: dict[Kind, tuple[type[Exception], str]] = {
+    "access": (EndpointError, "{url} refuses access: {text} {advice}"),
+    "quota": (EndpointError, "{url} reports that no quota is left: {text} Add credit, or use another key."),
+    "missing": (EndpointError, "{url} does not have what is requested: {text} Check the model and the address."),
+    "busy": (EndpointDownError, "{url} is busy: {text} Lower max_concurrent if this is frequent."),
+    "down": (EndpointDownError, "{url} fails with status {status}: {text} See the server's log or status."),
+    "overlong": (OverlongPromptError, "{text}"),
+    "filter": (ContentFilterError, "{url}: the content filter stopped the request: {text} Change the prompt."),
+    "written": (WrittenError, "{text}"),
+    "refused": (
+        RequestRefusedError,
+        "{url} rejects the request (status {status}): {text} "
+        "Check the sampling arguments, and `fields` and `forms` of the endpoint in endpoints.toml.",
+    ),
+}
+"""The error of each kind, and what to do about it."""
 
 
 def kind_of(response: Any, body: Any) -> Kind:
@@ -227,7 +223,3 @@ def _pairs(body: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
                 yield str(key), value
             elif key != "input":
                 yield from _pairs(value, depth + 1)
-
-
-def _value(body: Any, key: str) -> Any:
-    return next((value for name, value in _pairs(body) if name == key), None)
