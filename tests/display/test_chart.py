@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.display.chart import MOST_POINTS, Chart, Series, nice_step, smoothed
+from whet.display.chart import MOST_POINTS, Chart, Series, axis, nice_step, smoothed
 from whet.display.svg import svg_chart
 
 
@@ -24,9 +24,9 @@ def test_the_axes_hold_every_value_and_every_tick(values: list[float]) -> None:
     slack = 1e-6 * max(1.0, *map(abs, values))
     assert y_axis.low - slack <= min(values)
     assert max(values) <= y_axis.high + slack
-    for axis in (x_axis, y_axis):
-        assert axis.ticks
-        assert all(-1e-6 <= axis.share(tick) <= 1 + 1e-6 for tick in axis.ticks)
+    for one in (x_axis, y_axis):
+        assert one.ticks
+        assert all(-1e-6 <= one.share(tick) <= 1 + 1e-6 for tick in one.ticks)
         assert len(axis.ticks) <= 12
     assert svg_chart(chart, 400, 200)
 
@@ -74,3 +74,11 @@ def test_smoothing_keeps_a_straight_line_straight() -> None:
 
 def test_a_single_point_is_drawn_as_a_dot() -> None:
     assert 'class="dot c0"' in svg_chart(Chart("c", [Series.of("s", [1], [0.5])]), 400, 200)
+
+
+@pytest.mark.parametrize("value", [0.1, 1e-3 / 3, 1234.5, -7.0, 1e300])
+def test_what_rounding_leaves_of_a_constant_has_an_axis_around_it(value: float) -> None:
+    around = axis(value * (1 - 1e-16), value * (1 + 3e-16), 5) if value > 0 else axis(value, value, 5)
+    assert around.low < value < around.high
+    assert len(around.ticks) > 2
+    assert 0.4 < around.share(value) < 0.6

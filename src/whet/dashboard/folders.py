@@ -38,6 +38,8 @@ STATES: dict[str, tuple[RunState, str]] = {
     "unfinished": ("stopped", "it did not end; the same command continues it"),
 }
 """What the files of a run call its state: the state of the library, and what to say about it."""
+_HASHED = re.compile(r"[0-9a-f]{8}")
+"""What an evaluation's folder is called where no name was given: it says nothing."""
 STAMPED = (RUN_CONFIG, RUN_STATUS, METADATA, RESULTS, "metrics.jsonl")
 """Files whose change changes what the list says of a run."""
 
@@ -207,9 +209,12 @@ def _other(id: str, found: _Found) -> LibraryRun:
     updated = _seconds(source.date) or _modified(found.path)
     known = {key: value for key in ("num_examples", "rollouts_per_example") if (value := source.metadata.get(key))}
     config = found.path / (SEARCH_CONFIG if found.kind == "search" else RUN_CONFIG)
+    if isinstance(share := source.metadata.get("avg_error"), float) and 0 <= share <= 1:
+        known["failed"] = share
+    hashed = _HASHED.fullmatch(found.path.name) and source.environment
     run = LibraryRun(
         id=id,
-        name=found.path.name,
+        name=" with ".join(filter(None, (source.environment, source.model))) if hashed else found.path.name,
         kind=found.kind,
         state=state,
         directory=found.path,

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 MOST_POINTS = 300
 Point = tuple[float, float]
 
+SAME = 1e-9
+"""Values that differ by less, of their size, are one value: what rounding leaves is no curve."""
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -127,8 +130,9 @@ def axis(low: float, high: float, ticks: int, *, whole: bool = False) -> Axis:
 
     `whole`: only whole numbers are marked, and the range is left as it is; otherwise it is rounded outwards.
     """
-    if low == high:
-        margin = abs(low) * 0.1 or 1.0
+    size = max(abs(low), abs(high))
+    if high - low <= (0 if whole else SAME * size):
+        margin = size * 0.1 or 1.0
         low, high = low - margin, high + margin
         if whole:
             return Axis(low, high, [(low + high) / 2])

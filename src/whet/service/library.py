@@ -14,11 +14,13 @@ from sqlalchemy import Select, Text, and_, cast, func, or_, select
 from sqlalchemy.orm import Session
 
 from whet.dashboard.data.files import last_line
+from whet.dashboard.data.files import read_object as metadata_of
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun, RunList, RunQuery, What
 from whet.hub.errors import HubError
 from whet.hub.storage.database import Database, database_now
 from whet.parsing import parse_json, parse_toml
+from whet.rollouts.results import METADATA
 from whet.service.deployments.downloads import exported
 from whet.service.domain.access import Viewer
 from whet.service.domain.deployments import WITH_WEIGHTS
@@ -115,6 +117,7 @@ class ServiceLibrary:
             query = select(AttemptRow).where(AttemptRow.run_id == row.id).order_by(AttemptRow.number)
             details["attempts"] = [attempt_view(one) for one in session.scalars(query)]
         attempt = session.get(AttemptRow, (row.id, row.attempt)) if row.state in IN_PROGRESS else None
+        reward, details["failed"] = _scores(directory, row.kind)
         reasons = [one for one in (row.reason, wait.reason if wait is not None else "") if one]
         return LibraryRun(
             id=row.id,
@@ -133,7 +136,7 @@ class ServiceLibrary:
             reason="; ".join(reasons),
             step=row.step,
             max_steps=row.max_steps,
-            reward=_reward(directory),
+            reward=reward,
             submitted_at=row.submitted_at,
             started_at=row.started_at,
             ended_at=row.ended_at,
@@ -234,15 +237,20 @@ def _filtered(query: Select[Any], wanted: RunQuery) -> Select[Any]:
     return query
 
 
-def _reward(directory: Path | None) -> float | None:
-    """The newest mean reward, as far as the run has written it."""
+def _scores(directory: Path | None, kind: str) -> tuple[float | None, float | None]:
+    """The newest mean reward, as far as the run has written it; of an evaluation also the share that failed."""
     if directory is None:
-        return None
+        return None, None
     try:
-        row = parse_json(last_line(directory, "metrics.jsonl"))
-        value = row.get("reward/mean")
+        if kind == "evaluation":
+            found = metadata_of(directory, METADATA)
+            return _number(found.get("avg_reward")), _number(found.get("avg_error"))
+        return _number(parse_json(last_line(directory, "metrics.jsonl")).get("reward/mean")), None
     except (OSError, DashboardError, ValueError, AttributeError):
-        return None
+        return None, None
+
+
+def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 

@@ -60,7 +60,7 @@ def sparkline(values: Sequence[float], width: int = 24, low: float | None = None
     bottom = min(columns) if low is None else min(low, *columns)
     top = max(columns) if high is None else max(high, *columns)
     span = top - bottom
-    if span <= 0:
+    if span <= 1e-9 * max(abs(bottom), abs(top)):
         return BLOCKS[0] * len(columns)
     return "".join(BLOCKS[min(len(BLOCKS) - 1, int((value - bottom) / span * len(BLOCKS)))] for value in columns)
 

@@ -92,10 +92,20 @@ def question_of(row: dict[str, Any], length: int) -> str:
         given = [message for message in prompt if isinstance(message, dict) and message.get("role") != "assistant"]
         users = [message for message in given if message.get("role") == "user"]
         prompt = readable_text((users or given)[-1].get("content")) if given else ""
-    return _words(prompt, length) if isinstance(prompt, str) else ""
+    return one_line(prompt, length) if isinstance(prompt, str) else ""
 
 
-def _words(text: str, length: int) -> str:
+def answer_of(row: Mapping[str, Any]) -> str:
+    """What the model said last, on one line; "" where it said nothing."""
+    completion = row.get("completion")
+    said = [one for one in completion if isinstance(one, dict)] if isinstance(completion, list) else []
+    texts = [readable_text(one.get("content")) for one in said if one.get("role") == "assistant"]
+    text = completion if isinstance(completion, str) else texts[-1] if texts else ""
+    return _whole(" ".join(text.split()))
+
+
+def one_line(text: str, length: int) -> str:
+    """The first words of a text, on one line."""
     return _whole(" ".join(text[: 2 * length].split())[:length])
 
 

@@ -29,7 +29,8 @@ def test_a_log_is_searched_by_level_and_time(runs: Runs, browser: Browser) -> No
 
     def lines(**query: str) -> list[str]:
         html = browser.http.get(here, params=query or None).text
-        return [unescape(line) for line in re.findall(r'<span class="entry[^>]*>([^<]*)</span>', html)]
+        found = re.findall(r'<span class="entry[^>]*>(?:<time title="([^"]*)">[^<]*</time>)?([^<]*)</span>', html)
+        return [unescape(when + text) for when, text in found]
 
     assert lines() == LOG.splitlines()
     assert lines(search="VARIANCE") == LOG.splitlines()[1:2]
@@ -90,3 +91,22 @@ def test_whole_checkpoints_can_be_downloaded(runs: Runs, browser: Browser, damag
 def test_no_checkpoint_says_when_there_will_be_one(runs: Runs, browser: Browser) -> None:
     runs.training("mine")
     assert "No checkpoints yet" in browser.http.get(f"/runs/{browser.id('mine')}/checkpoints").text
+
+
+def test_lines_of_a_log_have_the_time_of_day_and_the_date_where_it_is_another(runs: Runs, browser: Browser) -> None:
+    logs = runs.training("mine", metrics=[{"step": 1}]) / "logs"
+    logs.mkdir()
+    (logs / "run.log").write_text("2026-11-22T23:59:59+0000 INFO before\n" + LOG)
+    for path in ("", "/logs"):
+        html = browser.http.get(f"/runs/{browser.id('mine')}{path}").text
+        assert ">11-22 23:59:59</time> INFO before</span>" in html
+        assert 'level-warning"><time title="2026-11-23T10:00:01+0000">10:00:01</time> WARNING a group' in html
+        assert '<span class="entry level-error">    because of a timeout</span>' in html
+
+
+def test_steps_without_a_number_are_the_newest(runs: Runs, browser: Browser) -> None:
+    runs.training("mine", metrics=[{"step": 1, "reward/mean": 0.5}, {"step": 2, "reward/mean": 0.75}])
+    runs.training("new")
+    for name, end in (("mine", "/steps/2"), ("new", "")):
+        answer = browser.http.get(f"/runs/{browser.id(name)}/steps")
+        assert (answer.status_code, answer.url.path) == (200, f"/runs/{browser.id(name)}{end}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whet.dashboard.pages.formats import clock, compact, iso, lasted, size, sparkline
+from whet.dashboard.pages.formats import clock, compact, iso, lasted, percent, size, sparkline
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,12 @@ def test_small_line_spans_its_box_and_needs_two_points() -> None:
     assert sparkline([0.0, None, 1.0]) == "M1.0,22.0L91.0,2.0"
     assert sparkline([None, 1.0]) == ""
     assert sparkline([2.0, 2.0]) == "M1.0,12.0L91.0,12.0"
+
+
+def test_what_rounding_leaves_of_a_constant_is_a_straight_line() -> None:
+    line = sparkline([0.1, 0.1 + 2e-17, 0.1 - 2e-17, 0.1])
+    assert {point.split(",")[1] for point in line[1:].split("L")} == {"12.0"}
+
+
+def test_a_share_is_neither_none_nor_all_where_it_is_neither() -> None:
+    assert [percent(share) for share in (0.001, 0.25, 0.999)] == ["under 1 %", "25 %", "over 99 %"]

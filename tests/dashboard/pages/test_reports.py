@@ -22,6 +22,23 @@ def test_evaluations_are_listed_with_a_way_to_their_scores(runs: Runs, browser: 
     assert "whet gepa run" in browser.http.get("/searches").text
 
 
+def test_evaluation_whose_rollouts_all_failed_is_red_and_says_why(runs: Runs, browser: Browser) -> None:
+    error = {"error": "ModelError", "message": "the endpoint <does> not answer (ask.py:3)"}
+    rows = [rollout(task, None, error=error) for task in range(3)]
+    runs.evaluation(rows, "4f1c2a9b", avg_error=1.0, avg_reward=None)
+    runs.evaluation([rollout(0, 1.0)], "some", avg_error=0.25)
+    id = browser.id("arithmetic with whet/tiny")
+    for path in ("/runs", "/evaluations", f"/runs/{id}/report"):
+        html = browser.http.get(path).text
+        assert 'state-failed">every rollout failed</span>' in html
+        assert "arithmetic with whet/tiny" in html or path == "/evaluations"
+        assert "4f1c2a9b</" not in html
+    assert "25 % failed" in browser.http.get("/runs").text
+    text = browser.http.get(f"/runs/{id}/report").text
+    why = "ModelError, 3 of 3 rollouts: the endpoint &lt;does&gt; not answer (ask.py:3)"
+    assert text.index(why) < text.index("Readiness for training")
+
+
 def test_scores_are_those_of_the_report(runs: Runs, browser: Browser, read_page: ReadPage) -> None:
     from whet.evals.report import write_report
 

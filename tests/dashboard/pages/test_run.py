@@ -154,7 +154,7 @@ def test_held_out_reward_is_beside_the_reward_also_where_it_is_only_greedy(runs:
     rows = (run / "evals.jsonl").read_text().replace("temperature 1", "greedy").replace("during", "before", 1)
     (run / "evals.jsonl").write_text(rows)
     text = page(browser, "mine")
-    assert '<dd><span class="up">0.750</span> <small>from 0.250 before training</small></dd>' in text
+    assert '<dd><span class="up">0.750</span> <small>from 0.250</small></dd>' in text
     assert text.index("<dt>reward</dt>") < text.index("<dt>held-out reward</dt>") < text.index("<dt>entropy</dt>")
 
 
@@ -164,3 +164,13 @@ def test_cost_is_shown_where_there_are_prices() -> None:
         run = LibraryRun("a", "a", "training", "running", None, details={"cost": cost})
         labels.append([stat["label"] for stat in _stats(run, {}, [])])
     assert labels == [["step"], ["step", "cost"]]
+
+
+def test_why_rollouts_fail_is_at_the_top(runs: Runs, browser: Browser) -> None:
+    run = runs.training(metrics=METRICS, failures={"reverse-text": "EnvError: no such file <a> (env.py:12)"})
+    held_out(run, (5, 0.75))
+    row = json.loads((run / "evals.jsonl").read_text())
+    (run / "evals.jsonl").write_text(json.dumps({**row, "error_examples": {"ModelError": "429 again"}}) + "\n")
+    text = page(browser, "mine")
+    assert text.index("EnvError: no such file &lt;a&gt; (env.py:12)") < text.index('<dl class="stats">')
+    assert "ModelError: 429 again" in text

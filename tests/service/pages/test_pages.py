@@ -74,6 +74,13 @@ def test_administrators_see_runners_users_and_the_whole_audit_log(log_in: Callab
     assert "The chain is intact" in pages.get("/audit?verified=true")
 
 
+def test_settings_lead_to_the_first_of_their_pages(service: Any, log_in: Callable[[str], Pages]) -> None:
+    pages = log_in("ann")
+    assert pages.http.get("/settings").url.path == "/tokens"
+    service.client.cookies.clear()
+    assert service.client.get("/settings", follow_redirects=False).headers["location"].startswith("/login")
+
+
 def test_a_secret_is_set_and_its_value_shown_nowhere(log_in: Callable[[str], Pages]) -> None:
     pages = log_in("ann")
     html = pages.send("/secrets", owner="ann", name="JUDGE_KEY", value="sk-canary-0001")

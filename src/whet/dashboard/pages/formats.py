@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from whet.display.chart import SAME
 from whet.display.text import number
 from whet.system.terminal import duration
 
@@ -43,6 +44,11 @@ def lasted(seconds: float | None) -> str:
     return "-" if seconds is None or not math.isfinite(seconds) else duration(max(0.0, seconds))
 
 
+def percent(share: float) -> str:
+    """A share between none and all; neither of both where it is neither."""
+    return "under 1 %" if 0 < share < 0.01 else "over 99 %" if 0.99 < share < 1 else f"{share:.0%}".replace("%", " %")
+
+
 def compact(value: Any, digits: int = 4) -> str:
     """A measured value with so many digits, as short as they allow."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -71,10 +77,11 @@ def sparkline(values: Sequence[float | None]) -> str:
     width, height = SPARK
     low, high = min(value for _, value in known), max(value for _, value in known)
     last = known[-1][0] - known[0][0]
+    varies = high - low > SAME * max(abs(low), abs(high))
     points = (
         (
             (index - known[0][0]) / last * (width - 2) + 1,
-            height - 2 - ((value - low) / (high - low) if high > low else 0.5) * (height - 4),
+            height - 2 - ((value - low) / (high - low) if varies else 0.5) * (height - 4),
         )
         for index, value in known
     )
@@ -87,6 +94,7 @@ FILTERS = {
     "minute": minute,
     "lasted": lasted,
     "compact": compact,
+    "percent": percent,
     "size": size,
     "score": number,
     "sparkline": sparkline,

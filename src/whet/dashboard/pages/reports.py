@@ -87,9 +87,11 @@ def _row(run: LibraryRun) -> dict[str, Any]:
     return {
         "id": run.id,
         "name": run.name,
+        "under": "" if run.name == f"{', '.join(run.environments)} with {run.model}" else run.name,
         "model": run.model,
         "environments": run.environments,
         "state": run.state,
+        "failed": run.details.get("failed"),
         "reward": "" if run.reward is None else number(run.reward),
         "when": "" if when is None else datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }

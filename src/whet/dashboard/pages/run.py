@@ -25,6 +25,7 @@ MOST_CHOSEN = 12
 POINTS, SPARK_POINTS = 300, 100
 """Of a curve that the server draws, and of a small line."""
 LINES = 30
+MOST_FAILURES = 5
 RECENT = 20
 """Steps whose mean time tells how long those that are left take."""
 PATIENCE = 0.25
@@ -72,8 +73,18 @@ def run_page(
         meters=_meters(now.get("processes")),
         held_out=_held_out(evaluations),
         lines=log_lines(found, LogQuery(limit=LINES, tail=True))["lines"],
+        failures=_failures(now, evaluations),
         waits_for="; ".join(now.get("waits_for", ())),
     )
+
+
+def _failures(now: Mapping[str, Any], evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Why rollouts of the newest step, and of the newest held-out evaluation, failed."""
+    found = now.get("status", {}).get("failures")
+    newest = [row for row in evaluations if row["step"] == evaluations[-1]["step"]]
+    examples = [found, *(row.get("error_examples") for row in newest)]
+    lines = [f"{name}: {text}" for one in examples if isinstance(one, Mapping) for name, text in one.items()]
+    return list(dict.fromkeys(line[:1_000] for line in lines))[:MOST_FAILURES]
 
 
 def _step_seconds(call: DashboardCall, run: LibraryRun) -> float | None:
@@ -167,10 +178,8 @@ def _held_out_stat(evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, A
         return []
     (step, moment), *_ = rewards
     first, *_, last = [sum(found) / len(found) for found in rewards.values()] * 2
-    if len(rewards) > 1:
-        note = f"from {first:.3f} {moment} training" if moment == "before" else f"from {first:.3f} at step {step}"
-    else:
-        note = "before training" if moment == "before" else f"at step {step}"
+    at = "before training" if moment == "before" else f"at step {step}"
+    note = f"from {first:.3f}" if len(rewards) > 1 else at
     change = "" if last == first else "up" if last > first else "down"
     return [{"label": "held-out reward", "value": f"{last:.3f}", "note": note, "change": change}]
 

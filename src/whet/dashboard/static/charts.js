@@ -9,6 +9,15 @@ import uPlot from "./vendor/uplot/uPlot.esm.js";
 
 const COLOURS = 8;
 const WHOLE_STEPS = [1, 10, 100, 1e3, 1e4, 1e5, 1e6].flatMap((size) => [size, 2 * size, 5 * size]);
+/** The labels of an axis, with as many digits as tell its ticks apart. */
+function labels(ticks) {
+  const known = ticks.filter((tick) => tick !== null);
+  const step = known.length > 1 ? Math.abs(known[1] - known[0]) : 0;
+  const size = Math.max(...known.map(Math.abs), 0);
+  const digits = step && size ? Math.min(12, Math.max(3, Math.ceil(Math.log10(size / step)) + 1)) : 3;
+  return ticks.map((tick) => (tick === null ? "" : formatted(tick, digits)));
+}
+
 const FONT = '11px "Inter", system-ui, sans-serif';
 
 /** A colour of the style sheet as the page has it now: light-dark() is resolved by the browser. */
@@ -27,7 +36,8 @@ export function formatted(value, digits = 3) {
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (size >= 1e6 || size < 1e-4) return value.toExponential(digits - 2);
-  return size >= 1000 ? Math.round(value).toLocaleString("en") : Number(value.toPrecision(digits)).toString();
+  if (size < 1000) return Number(value.toPrecision(digits)).toString();
+  return value.toLocaleString("en", { maximumSignificantDigits: Math.max(digits, Math.floor(size).toString().length) });
 }
 
 /** An exponential mean over steps; `weight` is how much of the past stays, 0 none. */
@@ -208,11 +218,11 @@ class Chart {
     const grid = { stroke: colour("line"), width: 1 };
     const lines = { stroke: colour("muted"), font: FONT, grid, ticks: { show: false } };
     const y = this.board.log ? { distr: 3 } : { distr: 1, range: (plot, low, high) => this.bounds(low, high) };
-    const smooth = this.board.smoothing > 0;
+    const few = this.board.data.steps.length < 3;
+    const smooth = this.board.smoothing > 0 && !few;
     const series = this.names.flatMap((name, index) => {
       const stroke = colour(`c${index % COLOURS}`);
       const show = !this.hidden.has(name);
-      const few = this.board.data.steps.length < 3;
       return [
         { label: name, show, stroke, width: smooth ? 1 : 2, alpha: smooth ? 0.3 : 1, spanGaps: true,
           points: { show: few, size: 5 } },
@@ -229,7 +239,8 @@ class Chart {
       scales: { x: { time: false }, y },
       axes: [
         { ...lines, size: 26, gap: 4, space: 60, incrs: WHOLE_STEPS },
-        { ...lines, size: 46, gap: 4, values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : formatted(tick))) },
+        { ...lines, gap: 4, values: (plot, ticks) => (this.board.log ? ticks.map((tick) => (tick === null ? "" : formatted(tick))) : labels(ticks)),
+          size: (plot, values) => Math.max(46, 12 + 6.5 * Math.max(0, ...(values ?? []).map((one) => one.length))) },
       ],
       series: [{}, ...series],
       cursor: {
@@ -258,7 +269,9 @@ class Chart {
   bounds(low, high) {
     if (low === null || high === null) return [0, 1];
     if (this.share && low >= 0 && high <= 1) return [0, 1];
-    const room = (high - low || Math.abs(high) || 1) * 0.06;
+    const size = Math.max(Math.abs(low), Math.abs(high));
+    // What rounding leaves of a constant is no curve; the least range has ticks that differ.
+    const room = high - low > size * 1e-9 ? (high - low) * 0.06 : size * 0.1 || 1;
     return [low >= 0 && low - room < 0 ? 0 : low - room, high + room];
   }
 

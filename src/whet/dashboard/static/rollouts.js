@@ -139,7 +139,14 @@ function followLog(log) {
           for (const line of lines) {
             const entry = document.createElement("span");
             entry.className = `entry level-${/^[A-Z]+$/.test(line.level) ? line.level.toLowerCase() : "none"}`;
-            entry.textContent = line.text;
+            const time = document.createElement("time");
+            const headed = line.at && line.text.startsWith(line.at);
+            if (headed) {
+              time.title = line.at;
+              time.textContent = line.at.slice(11, 19);
+              entry.append(time);
+            }
+            entry.append(headed ? line.text.slice(line.at.length) : line.text);
             log.append(entry);
           }
           while (log.childElementCount > most) log.firstElementChild.remove();

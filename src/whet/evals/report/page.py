@@ -29,6 +29,8 @@ from whet.runs.report import (
 from whet.system.terminal import duration
 from whet.types import RolloutOutput
 
+MOST_ERRORS = 5
+"""Classes of errors at the top of the page."""
 VERDICT_COLOURS = {"good": "c2", "easy": "c4", "hard": "c4", "too easy": "c1", "too hard": "c1", "unknown": "c1"}
 
 
@@ -67,7 +69,11 @@ def _head(data: ReportData) -> Html:
     ]
     unfinished = summary.rollouts < data.planned
     note = f"It did not end: {summary.rollouts:,} of {data.planned:,} rollouts are here." if unfinished else ""
-    return head(_title(summary), facts, _tiles(summary), error(note))
+    failed = [
+        error(f"{kind}, {summary.error_kinds.get(kind, 0):,} of {summary.rollouts:,} rollouts: {text}")
+        for kind, text in list(summary.error_examples.items())[:MOST_ERRORS]
+    ]
+    return head(_title(summary), facts, _tiles(summary), join(error(note), *failed))
 
 
 def _tiles(summary: EvalSummary) -> list[tuple[str, str]]:

@@ -57,7 +57,7 @@ class Status(Monitor):
         self._beat()
 
     def step(self, report: StepReport) -> None:
-        self._fields["step"] = report.step
+        self._fields |= {"step": report.step, "failures": report.failures}
         self._stalled_no_more()
 
     def rewound(self, step: int) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
-from whet.dashboard.pages.rendering import PageRoute, render
+from whet.dashboard.pages.rendering import PageRoute, render, root_of
 from whet.hub import policy
 from whet.hub.api import accounts as api
 from whet.hub.api.call import Call, Identity, action
@@ -17,6 +17,13 @@ from whet.service.pages.forms import PageCall, Text, confirm, filled, owners_of,
 
 router = APIRouter(route_class=PageRoute)
 ROLES = ("viewer", "member", "maintainer", "owner")
+
+
+@router.get("/settings")
+@action(policy.TOKENS)
+def settings_page(request: Request, call: PageCall) -> Response:
+    """The first of the pages below "Settings"."""
+    return RedirectResponse(f"{root_of(request)}/tokens", status_code=303)
 
 
 @router.get("/tokens")

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from whet.dashboard.pages.rollouts.listing import differing
+
 from ...conftest import Browser, Runs, rollout, trained
 
 ReadPage = Callable[[str], Any]
@@ -37,11 +39,15 @@ def rewards(html: str) -> list[str]:
 
 def links(html: str) -> list[str]:
     """Addresses of the rollouts listed, in order."""
-    return [unescape(link) for link in re.findall(r'<td class="num"><a data-open href="([^"]*/rollouts/[^"]*)"', html)]
+    return [
+        unescape(link)
+        for link in re.findall(r'<td class="num" data-label="#"><a data-open href="([^"]*/rollouts/[^"]*)"', html)
+    ]
 
 
 def test_filter_and_sort_are_those_of_the_url(browser: Browser, three: str) -> None:
-    assert rewards(page(browser, three)) == ["0.250", "0.750", "0.500"]
+    assert rewards(page(browser, three)) == ["0.500", "0.750", "0.250"]  # the newest first
+    assert rewards(page(browser, three, sort="file")) == ["0.250", "0.750", "0.500"]
     assert rewards(page(browser, three, sort="reward", descending="true")) == ["0.750", "0.500", "0.250"]
     assert rewards(page(browser, three, part="step_000001", sort="reward")) == ["0.250", "0.750"]
     assert rewards(page(browser, three, reward_from="0.5", reward_to="0.6")) == ["0.500"]
@@ -108,3 +114,35 @@ def test_hostile_text_is_text(runs: Runs, browser: Browser, hostile: tuple[str, 
         assert not [
             name for _, attributes in found.tags for name in attributes if name.startswith("on") or name == "style"
         ]
+
+
+def test_questions_show_what_differs_beside_the_answer_and_what_was_expected(runs: Runs, browser: Browser) -> None:
+    asked = (
+        "You are careful. Answer with one number and nothing else. " * 20
+        + "What is {} + 1? Think before you answer it."
+    )
+    rows = [
+        rollout(n, 1.0, f"It is\n{n + 1}", prompt=[{"role": "user", "content": asked.format(n)}]) | {"answer": n + 1}
+        for n in (3, 41)
+    ]
+    runs.evaluation([*rows, rollout(5, 0.5, "no", prompt="short", env_name="x", environment="other")], "two")
+    html = page(browser, f"/runs/{browser.id('two')}/rollouts")
+    words = [unescape(text) for text in re.findall(r'<td class="words[^>]*>([^<]*)</td>', html)]
+    assert words[3:] == ["... 41 ...", "It is 42", "42", "... 3 ...", "It is 4", "4"]
+    assert words[:3] == ["short", "no", ""]
+
+
+@pytest.mark.parametrize(
+    ("texts", "shown"),
+    [
+        (["a b c d e 1", "a b c d e 2"], ["... 1", "... 2"]),
+        (["a b c d e", "a b c d e"], ["a b c d e", "a b c d e"]),
+        (["a b 1", "a b 2"], ["a b 1", "a b 2"]),
+        (["a b c d", "a b c d a b c d"], ["... ", "... a b c d"]),
+        (["1 a b c d", "2 a b c d"], ["1 ...", "2 ..."]),
+        ([""], [""]),
+        ([], []),
+    ],
+)
+def test_words_that_all_texts_share_are_left_out(texts: list[str], shown: list[str]) -> None:
+    assert [one.strip() for one in differing(texts)] == [one.strip() for one in shown]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -15,10 +17,17 @@ from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, render
 from whet.dashboard.pages.rollouts.query import ListQuery, narrowed_by, read_query
 from whet.dashboard.pages.rollouts.table import address, cells, column_heads, rollout_columns, run_path
+from whet.errors import RunError
+from whet.viewer.entries import answer_of, one_line, question_of
 from whet.viewer.heads import Head
 
 router = APIRouter(route_class=PageRoute)
 PAGE = 100
+MOST_READ = 8 << 20
+"""Bytes of the rollouts of a page that are read for the texts of its rows."""
+LONGEST_QUESTION, LONGEST_TEXT = 20_000, 300
+FEW_WORDS = 4
+"""Common words that are still shown."""
 CHOICES = (
     ("environment", "Environment"),
     ("part", "Part"),
@@ -43,6 +52,7 @@ def rollouts_page(request: Request, call: Call, run: RunId) -> Response:
     here = f"{run_path(request, found)}/rollouts"
     asked = {name: query.values.get(name, "") for name in ("search", "reward_from", "reward_to")}
     values: dict[str, Any] = {"run": found, "here": here, "asked": asked, "narrowed": bool(query.values)}
+    values["filtered"] = bool(query.values.keys() - {"search"})
     if found.directory is None or found.kind == "sft":
         return render(request, "rollouts.html", **values, **_nothing(found))
     with call.data.stores.use(found) as opened:
@@ -92,7 +102,7 @@ def _table(
 ) -> dict[str, Any]:
     """The rows of this page, and what is said about all of them."""
     heads = [Head(**{**item, "group": int(item["group"])}) for item in listed["items"]]
-    columns = rollout_columns(run.kind, opened.store.variety())
+    columns = rollout_columns(run.kind, opened.store.variety(), texts_of(opened, heads))
     if not any(head.sampling for head in heads):
         columns = [column for column in columns if column.title != "sampling"]
     first = _position(query.cursor)
@@ -113,6 +123,51 @@ def _table(
         "again": address(here, query.listed) if searched and not searched["complete"] else None,
         "empty": EMPTY[run.kind],
     }
+
+
+def texts_of(opened: OpenStore, heads: Sequence[Head]) -> dict[int, dict[str, str]]:
+    """What the rollouts of a page were given, answered, and should have; of many bytes, of the first ones alone.
+
+    Of the questions in one environment, the words that all of them begin or end with are left out.
+    """
+    texts: dict[int, dict[str, str]] = {}
+    left = MOST_READ
+    by_environment: dict[str, list[int]] = defaultdict(list)
+    for head in heads:
+        left -= head.size
+        if head.problem or left < 0:
+            continue
+        try:
+            row = opened.store.row(head.number)
+        except (RunError, OSError):
+            continue
+        expected, answer = row.get("answer"), answer_of(row)
+        texts[head.number] = {
+            "question": question_of(row, LONGEST_QUESTION),
+            "answer": answer[-LONGEST_TEXT:] if answer else "",
+            "expected": "" if expected is None else one_line(str(expected), LONGEST_TEXT),
+        }
+        by_environment[head.environment].append(head.number)
+    for numbers in by_environment.values():
+        for number, text in zip(numbers, differing([texts[number]["question"] for number in numbers]), strict=True):
+            texts[number]["question"] = text[:LONGEST_TEXT]
+    return texts
+
+
+def differing(texts: Sequence[str]) -> list[str]:
+    """Texts without the words that all of them begin or end with, where those are many."""
+    words = [text.split(" ") for text in texts]
+    if len(set(texts)) < 2:
+        return list(texts)
+    first = _shared(words)
+    last = _shared([one[first:][::-1] for one in words])
+    first, last = (count if count >= FEW_WORDS else 0 for count in (first, last))
+    return [" ".join(["..."] * bool(first) + one[first : len(one) - last] + ["..."] * bool(last)) for one in words]
+
+
+def _shared(words: Sequence[Sequence[str]]) -> int:
+    """How many words all begin with."""
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False)))
 
 
 def _position(cursor: str) -> int:

@@ -14,6 +14,7 @@ from whet.dashboard.errors import DashboardError
 from whet.viewer.heads import Filter, Sort, SortColumn
 
 LONGEST = 200
+NEWEST_FIRST = Sort(descending=True)
 COLUMNS: tuple[SortColumn, ...] = get_args(SortColumn)
 
 
@@ -67,13 +68,13 @@ class ListQuery:
     """What narrows or searches, as in the URL; nothing that is empty."""
     filter: Filter = Filter()  # noqa: RUF009 # frozen
     search: str = ""
-    sort: Sort = Sort()  # noqa: RUF009 # frozen
+    sort: Sort = NEWEST_FIRST
     cursor: str = ""
 
     @property
     def order(self) -> dict[str, str]:
-        """The order in a URL; nothing for that of the files."""
-        if self.sort == Sort():
+        """The order in a URL; nothing for the newest first."""
+        if self.sort == NEWEST_FIRST:
             return {}
         return {"sort": self.sort.column, "descending": "true" if self.sort.descending else ""}
 
@@ -101,7 +102,7 @@ def read_query(query: Mapping[str, str]) -> ListQuery:
         values=given,
         filter=Filter(**filter),
         search=given.get("search", ""),
-        sort=Sort(column, query.get("descending") == "true"),
+        sort=Sort(column, query.get("descending") == "true") if query.get("sort") else NEWEST_FIRST,
         cursor=query.get("cursor", "")[:LONGEST],
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from whet.dashboard.call import Call, RunId, Step
 from whet.dashboard.data.rollouts import distributions, groups
@@ -26,6 +26,13 @@ MOST_GROUPS = 200
 COLUMNS = {"reward": "Rewards", "advantage": "Advantages", "output_tokens": "Tokens of a rollout"}
 ORDER = ("reward", "policy", "optim", "groups", "rollouts", "seq_len", "time", "perf")
 """Groups of metrics that come first."""
+
+
+@router.get("/runs/{run}/steps")
+def newest_step_page(request: Request, call: Call, run: RunId) -> Response:
+    found = call.run(run)
+    here = run_path(request, found)
+    return RedirectResponse(f"{here}/steps/{found.step}" if found.step else here, status_code=303)
 
 
 @router.get("/runs/{run}/steps/{step}")

@@ -37,9 +37,20 @@ class RolloutColumn:
     show: Callable[[Head, float], tuple[str, str]]  # (text, class), by the head and the reward that counts as passed
 
 
-def rollout_columns(kind: str, variety: Variety) -> list[RolloutColumn]:
+Texts = Mapping[int, Mapping[str, str]]
+"""Of a rollout by its number: `question`, `answer` and `expected`, each on one line."""
+
+
+def rollout_columns(kind: str, variety: Variety, texts: Texts) -> list[RolloutColumn]:
     """The columns for an evaluation, a run or a search; those that would say nothing are left out."""
     trained = kind == "training"
+
+    def text_of(name: str) -> Callable[[Head, float], tuple[str, str]]:
+        return lambda head, _: (texts.get(head.number, {}).get(name, ""), "")
+
+    def question(head: Head, _: float) -> tuple[str, str]:
+        return head.problem or texts.get(head.number, {}).get("question") or head.question, ""
+
     columns = [
         RolloutColumn("#", "num", "file", lambda head, _: (f"{head.number + 1:,}", "")),
         RolloutColumn("step", "num", None, lambda head, _: (part_name(head), "")) if trained else None,
@@ -49,7 +60,12 @@ def rollout_columns(kind: str, variety: Variety) -> list[RolloutColumn]:
         RolloutColumn("task", "num", "example", _task),
         RolloutColumn("reward", "num", "reward", lambda head, passed: (number(head.reward), _reward(head, passed))),
         RolloutColumn("advantage", "num", "advantage", _advantage) if trained else None,
-        RolloutColumn("question", "words", None, lambda head, _: (head.problem or head.question, "")),
+        RolloutColumn("question", "words", None, question),
+        *(
+            RolloutColumn(name, "words short", None, text_of(name))
+            for name in ("answer", "expected")
+            if any(one[name] for one in texts.values())
+        ),
         RolloutColumn("ended", "", "stop_condition", _ended),
         RolloutColumn("turns", "num minor", "turns", lambda head, _: ("" if head.problem else str(head.turns), "")),
         RolloutColumn("tokens", "num minor", "output_tokens", _tokens),
