@@ -72,7 +72,7 @@ def test_stop_restart_and_delete(service: Any) -> None:
     service.refused(409, "wrong_state", "POST", f"/runs/{run}/restart", "ann", json={"step": 3})
     restarted = service.ok("POST", f"/runs/{run}/restart", "ann", json={"step": None})
     assert (restarted["state"], restarted["place"]) == ("queued", 1)
-    folder = service.service.folder(run)
+    folder = service.service.data / "runs" / run
     (folder / "run" / "checkpoints" / "step_2").mkdir(parents=True)
     with service.service.hub.database.write() as session:
         from whet.service.storage.tables import RunRow

@@ -193,7 +193,7 @@ def finished(commands: Any) -> str:
     with commands.service.service.hub.database.write() as session:
         row = session.get_one(RunRow, run)
         row.state, row.step, row.attempt = "finished", 2, 1
-    folder = commands.service.service.folder(run) / "run"
+    folder = commands.service.service.data / "runs" / run / "run"
     for name in ("logs", "rollouts"):
         (folder / name).mkdir(parents=True)
     (folder / "config.toml").write_text(RUN)

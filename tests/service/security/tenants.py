@@ -167,7 +167,7 @@ class Tenants:
 
     def _files(self, run: str, text: str) -> None:
         """What a run leaves, with `text` wherever there is text."""
-        folder: Path = self.service.service.folder(run)
+        folder: Path = self.service.service.data / "runs" / run
         directory = folder / "run"
         (directory / "rollouts").mkdir(parents=True)
         (directory / "logs").mkdir()

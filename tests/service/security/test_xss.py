@@ -62,7 +62,7 @@ def poison(tenants: Any, payloads: Any) -> None:
         session.add(RunnerRow(id="f" * 16, capacity=capacity, **place, **times))
 
     tenants.change(change)
-    folder = service.service.folder(tenants.run)
+    folder = service.service.data / "runs" / tenants.run
     shutil.rmtree(folder / "run")
     (folder / "run").mkdir()
     payloads.write_hostile(folder / "run")
