@@ -21,10 +21,13 @@ import site
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from select import select as ready
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -45,7 +48,10 @@ from whet.system import untrusted
 PYPI = "https://pypi.org/simple/"
 PIP_SETTINGS = ("proxy", "cert", "timeout", "retries", "trusted-host")
 """Of pip's configuration on this machine, besides its index. Further indexes and folders of packages are left out."""
+LOOK_S = 0.2
 SAID_BYTES = 1 << 16
+BUILD_S = 1800.0
+"""An index that answers slowly keeps no other run from being prepared for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,8 @@ def packages_of(session: Session, environments: Sequence[str], owner: str, user:
     are both required.
     """
     wheels = wheels_of(session, environments)
+    if not wheels:
+        return Packages()
     organisations = {one.owner for one in wheels}
     query = select(Account.name, EnvironmentRow.name).join(EnvironmentRow.owner)
     names = {(one, name) for one, name in session.execute(query.where(Account.name.in_(organisations)))}
@@ -149,6 +157,8 @@ class Builder:
     isolation: Isolation = NONE
     hidden: Sequence[Path] = ()
     upstream: str | None = None  # the index for names that are not of the hub; None: pip's
+    leaving: threading.Event = field(default_factory=threading.Event)
+    """Ends what is being installed."""
 
     def python_with(self, packages: Packages, user: int | None = None) -> Path:
         """The interpreter that has these environments; this one where there are none.
@@ -208,6 +218,12 @@ class Builder:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(json.dumps(order).encode() + b"\n")
                 process.stdin.flush()
+            deadline = time.monotonic() + BUILD_S
+            while not ready([process.stdout], [], [], LOOK_S)[0]:
+                if self.leaving.is_set() or time.monotonic() > deadline:
+                    process.stdin.close()  # with which it ends
+                    process.wait()
+                    raise ConfigError(f"installing its environments took more than {BUILD_S / 60:.0f} minutes.")
             said = process.stdout.read(SAID_BYTES).decode("utf-8", "replace").strip()
         if process.returncode == 0:
             return

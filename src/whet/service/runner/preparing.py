@@ -9,6 +9,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -66,6 +67,8 @@ class Workshop:
     patience_s: float = 600.0
     network: Sequence[str] | None = ()
     """What isolated runs may reach besides public addresses; None: they have the machine's network."""
+    leaving: threading.Event = field(default_factory=threading.Event)
+    """Set when the runner ends, which does not wait for packages to be installed."""
     upstream: str | None = None  # the index of packages that are not on the hub; None: pip's
 
     def plan(self, job: Job, packages: Packages, values: Mapping[str, str], devices: Sequence[str] | None) -> Plan:
@@ -73,7 +76,7 @@ class Workshop:
         folder = RunFolder.of(self.data, job.run)
         user = self.isolation.user_of(job.run)
         materialise(folder, job, self.blobs)
-        builder = Builder(self.data, self.packages, self.isolation, self._hidden, self.upstream)
+        builder = Builder(self.data, self.packages, self.isolation, self._hidden, self.upstream, self.leaving)
         python = builder.python_with(packages, user)
         (folder.path / "attempts").mkdir(exist_ok=True)
         if not untrusted.is_folder(folder.path, RUN) or (job.kind in BEGUN and not _begun(job, folder)):

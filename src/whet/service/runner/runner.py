@@ -113,6 +113,7 @@ class Runner:
 
     def leave(self) -> None:
         """Take no more runs; those in progress live on, for the next runner to adopt."""
+        self.workshop.leaving.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         with contextlib.suppress(HubError, SQLAlchemyError), self._writing() as (session, now):
             runners.leave(session, self.id, now)
