@@ -305,12 +305,20 @@ def test_a_package_of_elsewhere_cannot_bring_one_of_an_organisations_name(shelf:
 def test_a_runner_that_ends_waits_for_no_index(shelf: Shelf, packages: Any, apart: Any) -> None:
     wanted = shelf.add(packages.Wheel(more="Requires-Dist: helper\n"))
     leaving, requested = threading.Event(), threading.Event()
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
-        server.daemon_threads = True
-        server.RequestHandlerClass = lambda *_: (requested.set(), leaving.wait())  # type: ignore[assignment, return-value]
+
+    class Silent(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requested.set()
+            leaving.wait()
+
+    def leave() -> None:
+        requested.wait()
+        leaving.set()
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Silent) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}/simple/"
-        threading.Thread(target=lambda: (requested.wait(), leaving.set()), daemon=True).start()
+        threading.Thread(target=leave, daemon=True).start()
         with pytest.raises(ConfigError, match="took more than"):
             shelf.python(wanted, upstream=address, isolation=apart, leaving=leaving)
         server.shutdown()
