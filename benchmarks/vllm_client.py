@@ -30,14 +30,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from engine import SHAPES, make_model
 from whet.errors import EngineError
 from whet.inference.model_names import resolve_model
 from whet.inference.protocol import SampleRequest, SamplingParams
+from whet.inference.remote.http_connection import HttpPool
+from whet.inference.vllm.engine import VllmEngine
 from whet.inference.vllm.interpreter import find_vllm
-from whet.inference.vllm.members import EXTENSION, RECEIVER, RunningMember
-from whet.inference.vllm.running_server import KEY
+from whet.inference.vllm.members import EXTENSION, RECEIVER, headers
+from whet.inference.vllm.running_server import KEY, RunningServer
 
 READY_S = 600.0
 WHET, PEER, WITH_LOGPROBS = "whet", "vLLM's benchmark", "vLLM's benchmark, logprobs"
@@ -65,8 +68,10 @@ def tokens_of_whet(
     ]
 
     async def sample_all() -> tuple[int, float]:
-        member = RunningMember("1", url, max_context=context, logprobs_mode="processed_logprobs")
-        engine = await member.start()
+        server, at = RunningServer(url, name="engine 1"), urlsplit(url)
+        await server.ready()
+        address = HttpPool((str(at.hostname), at.port or 80), headers(server.key))
+        engine = VllmEngine(address, max_context=context, model=server.model)
         slots = asyncio.Semaphore(concurrency)
 
         async def one(request: SampleRequest) -> int:
@@ -164,11 +169,11 @@ def start_server(
     return process, f"http://127.0.0.1:{port}"
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], url: str, context: int, log: Path) -> None:
-    member = RunningMember("1", url, max_context=context, logprobs_mode="processed_logprobs")
+def wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    server = RunningServer(url, name="engine 1")
     for _ in range(int(READY_S)):
         try:
-            asyncio.run(member.server.ready())
+            asyncio.run(server.ready())
             return
         except EngineError:
             if process.poll() is not None:
@@ -244,7 +249,7 @@ def main() -> None:
         model = model_of(options.shape, room)
         process, url = start_server(model, options, context, log)
         try:
-            wait_until_ready(process, url, context, log)
+            wait_until_ready(process, url, log)
             for concurrency in options.concurrency:
                 result = measure(url, concurrency, options, model, room, context)
                 print(json.dumps(result))

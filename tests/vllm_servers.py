@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +60,22 @@ def server(directory: Path, name: str = "engine-0", model: Path | None = None, *
         threads=1,
         extension=EXTENSION,
     )
+
+
+@contextlib.asynccontextmanager
+async def relay(path: Path) -> AsyncIterator[str]:
+    """An address that leads to the server on a Unix socket."""
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        theirs, ours = await asyncio.open_unix_connection(path)
+        await asyncio.gather(pass_on(reader, ours), pass_on(theirs, writer))
+
+    async with await asyncio.start_server(connected, "127.0.0.1") as server:
+        yield "http://{}:{}".format(*server.sockets[0].getsockname())

@@ -5,21 +5,31 @@
 3. A server that is killed is started again with the newest weights, and the run goes on: no group twice, none lost.
 4. A run that began with the embedded engine continues with vLLM, and the other way round.
 5. Nothing of a server outlives its run, however that ends.
+6. A server that another run used samples the first token with this run's weights, under an adapter too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
+from whet.inference.model_names import resolve_model
+from whet.inference.protocol import WeightUpdate
+from whet.inference.remote.http_connection import HttpPool
+from whet.inference.vllm.engine import VllmEngine
+from whet.inference.vllm.members import headers
 from whet.rl.storage.ledger import Ledger
 from whet.system.files import read_lines
 
@@ -158,6 +168,57 @@ def test_a_run_resumes_with_the_other_engine(start: Start, tmp_path: Path, first
     assert ["engine/healthy" in entry for entry in metrics] == [first == "vllm"] * 2 + [first != "vllm"] * 2
     assert all(entry["policy/kl"] < 1e-6 for entry in metrics)
     trained_once(directory, 4)
+
+
+@pytest.fixture
+def used_server(vllm_server: Any, vllm_servers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a server that has the weights of another run."""
+    monkeypatch.setenv("VLLM_API_KEY", vllm_server.key)
+    own, other = resolve_model("whet/tiny") / "model.safetensors", tmp_path / "other.safetensors"
+    draw = torch.Generator().manual_seed(0)
+    noisy = {name: t.float() * (1 + torch.randn(t.shape, generator=draw)) for name, t in load_file(own).items()}
+    save_file(noisy, other, metadata={"format": "pt"})
+
+    async def load(path: Path) -> None:
+        engine = VllmEngine(HttpPool(vllm_server.socket, headers(vllm_server.key)), max_context=512)
+        await engine.load_weights(WeightUpdate(0, path))
+        await engine.close()
+
+    async def serve(address: list[str], there: threading.Event, done: threading.Event) -> None:
+        async with vllm_servers.relay(vllm_server.socket) as url:
+            address.append(url)
+            there.set()
+            await asyncio.to_thread(done.wait)
+
+    asyncio.run(load(other))
+    address, there, done = list[str](), threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(serve(address, there, done)))
+    thread.start()
+    there.wait()
+    yield address[0]
+    done.set()
+    thread.join()
+    asyncio.run(load(own))
+
+
+@pytest.mark.parametrize("lora", [(), ("--lora.rank", "4")])
+def test_a_server_that_another_run_used_has_this_runs_weights_from_the_first_token(
+    start: Start, used_server: str, tmp_path: Path, lora: tuple[str, ...]
+) -> None:
+    (tmp_path / "config.toml").write_text(
+        CONFIG.replace("before = false", "before = true").partition("[inference]")[0]
+        + f'[inference]\nbase_url = "{used_server}"\n[deployment]\nthreads = 1\n'
+    )
+    directory = tmp_path / "runs" / "run"
+    metrics = finished(start("--max_steps", "1", *lora), directory)
+    assert metrics[0]["policy/kl"] < 1e-6
+    (tmp_path / "config.toml").write_text(CONFIG.partition("[inference]")[0].replace("before = false", "before = true"))
+    finished(start("--max_steps", "1", "--name", "embedded", *lora), tmp_path / "runs" / "embedded")
+    greedy = [
+        [row["reward"] for row in read_lines(tmp_path / "runs" / name / "evals.jsonl") if row["sampling"] == "greedy"]
+        for name in ("run", "embedded")
+    ]
+    assert greedy[0] == pytest.approx(greedy[1], abs=0.05)
 
 
 @pytest.mark.long

@@ -219,7 +219,14 @@ class ReinforcementRun(TrainingRun):
         if self.servers is not None and not again:
             self.monitor.note(f"waiting for {self.servers.describe()}")
             await self.servers.pool.start()
-        if step or again or self.config.lora is not None:
+            if (most := self.servers.max_context) < self.client.max_context:
+                self.monitor.note(
+                    f"sequences have {most} tokens at most, where the model's context is {self.client.max_context}: "
+                    "a server of base_url was started with that --max-model-len"
+                )
+                self.client.max_context = most
+        # A server that was started elsewhere may have the weights of another run.
+        if step or again or self.config.lora is not None or self.servers is not None:
             await self.client.engine.load_weights(self.learner.publish())
 
     async def _stop_rollouts(self) -> None:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from whet.errors import EngineError
+from whet.inference.loading import read_model
+from whet.inference.model_names import resolve_model
+from whet.inference.vllm.handshake import Needs
+from whet.inference.vllm.members import RunningMember
 from whet.inference.vllm.running_server import RunningServer
 from whet.inference.vllm.server import SERVED_NAME
+from whet.rl.config import RunConfig
+from whet.rl.supervision.vllm_engines import server_needs
 
 
 @pytest.fixture
@@ -32,25 +39,6 @@ def silent_server() -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
-
-
-@contextlib.asynccontextmanager
-async def relay(path: Path):
-    """An address that leads to the server on a Unix socket."""
-
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        theirs, ours = await asyncio.open_unix_connection(path)
-        await asyncio.gather(pass_on(reader, ours), pass_on(theirs, writer))
-
-    async with await asyncio.start_server(connected, "127.0.0.1") as server:
-        yield "http://{}:{}".format(*server.sockets[0].getsockname())
 
 
 def test_nothing_answers() -> None:
@@ -74,11 +62,11 @@ def test_another_server_answers(silent_server) -> None:
 
 @pytest.mark.parts
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
-def test_a_real_server_is_known_by_its_model(vllm_server, monkeypatch, suffix) -> None:
+def test_a_real_server_is_known_by_its_model(vllm_server, vllm_servers, monkeypatch, suffix) -> None:
     monkeypatch.setenv("VLLM_API_KEY", vllm_server.key)
 
     async def check() -> RunningServer:
-        async with relay(vllm_server.socket) as url:
+        async with vllm_servers.relay(vllm_server.socket) as url:
             server = RunningServer(url + suffix, name="engine-0")
             await server.ready()
             await server.stop()
@@ -93,14 +81,49 @@ def test_a_real_server_is_known_by_its_model(vllm_server, monkeypatch, suffix) -
 
 @pytest.mark.parts
 @pytest.mark.parametrize(("key", "words"), [(None, "requests without a key; set VLLM_API_KEY"), ("no", "the key in")])
-def test_a_real_server_refuses_other_keys(vllm_server, monkeypatch, key, words) -> None:
+def test_a_real_server_refuses_other_keys(vllm_server, vllm_servers, monkeypatch, key, words) -> None:
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     if key is not None:
         monkeypatch.setenv("VLLM_API_KEY", key)
 
     async def check() -> None:
-        async with relay(vllm_server.socket) as url:
+        async with vllm_servers.relay(vllm_server.socket) as url:
             await RunningServer(url, name="engine-0").ready()
 
     with pytest.raises(EngineError, match=words):
         asyncio.run(check())
+
+
+def fitting(**changes: Any) -> Needs:
+    """What a run of whet/tiny needs of the tests' server."""
+    config = RunConfig(name="r", env=({"id": "e"},), inference={"base_url": "http://h:1", "dtype": "float32"})
+    return replace(server_needs(config, read_model("whet/tiny")), **changes)
+
+
+@pytest.mark.parts
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ""),
+        ({"lora_rank": 16, "base": resolve_model("whet/tiny")}, ""),
+        ({"lora_rank": 64}, "--enable-lora --max-lora-rank 64"),
+        ({"dtype": "bfloat16", "probe_ids": [1]}, r"--tokenizer; .*--dtype bfloat16"),
+        ({"logprobs_mode": "raw_logprobs"}, "--logprobs-mode raw_logprobs"),
+        ({"config": {"hidden_size": 17}}, "hidden_size [0-9]+ and not 17"),
+        ({"base": Path("/nowhere")}, "the server at http"),
+    ],
+)
+def test_a_real_server_says_how_it_was_started(vllm_server, vllm_servers, monkeypatch, changes, words) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", vllm_server.key)
+
+    async def check() -> int:
+        async with vllm_servers.relay(vllm_server.socket) as url:
+            member = RunningMember("1", url, max_context=2048, needs=fitting(**changes))
+            await (await member.start()).close()
+            return member.max_context
+
+    if words:
+        with pytest.raises(EngineError, match=words):
+            asyncio.run(check())
+    else:
+        assert asyncio.run(check()) == 512

@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -25,12 +26,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whet.errors import EndpointDownError, ModelError, OverlongPromptError, RequestRefusedError, TrainingError
+from whet.errors import (
+    EndpointDownError,
+    EngineError,
+    ModelError,
+    OverlongPromptError,
+    RequestRefusedError,
+    TrainingError,
+)
 from whet.inference.continuation import SampleLostError, joined, remaining
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
 from whet.inference.remote.http_connection import Answer, HttpPool
 from whet.inference.requests import check_adapter, check_params
 from whet.inference.vllm.completions import Drawn, DrawnStream, LogprobsMode, body_of, check_logprobs, drawn_in
+from whet.inference.vllm.handshake import PROBE, Needs, described, mistakes
 from whet.inference.vllm.server import SERVED_NAME
 
 _log = logging.getLogger(__name__)
@@ -86,6 +95,7 @@ class VllmEngine:
         self._loading = asyncio.Lock()
         self._in_flight: set[asyncio.Task[Drawn]] = set()
         self._loads = 0
+        self._own = secrets.token_hex(4)
         self._failure: TrainingError | None = None  # of the weights: nothing is sampled with them
         self._asleep = False
 
@@ -188,6 +198,17 @@ class VllmEngine:
         if self._model not in names:
             raise ModelError(f"the vLLM server has no model {self._model!r}; it has: {', '.join(names)}")
 
+    async def check_fits(self, needs: Needs) -> int:
+        """How many tokens its sequences may have. Raises `EngineError` where the server is not what a run needs."""
+        server = await described(self._ask, _call("whet_describe"))
+        ids: list[int] | None = None
+        with contextlib.suppress(ModelError):  # a server without a tokenizer works with ids alone
+            text = {"model": self._model, "prompt": PROBE, "add_special_tokens": False}
+            ids = (await self._ask("POST", "/tokenize", json.dumps(text).encode()))["tokens"]
+        if found := mistakes(server, ids, needs):
+            raise EngineError(f"{'; '.join(found)}. Start it again with what is named.")
+        return int(server["max_model_len"])
+
     def _check(self, request: SampleRequest) -> None:
         prompt, params = request.prompt_ids, request.params
         if self._asleep:
@@ -284,8 +305,7 @@ class VllmEngine:
 
     async def _take_policy_adapter(self, update: WeightUpdate) -> None:
         """Load an adapter that is the policy into a server that samples nothing."""
-        loaded = _Adapter(f"{self._model}@{update.version}-{self._loads}", update.version)
-        self._loads += 1
+        loaded = self._named(self._model, update)
         before = self._policy
         await self._load_adapter(loaded, update.path)
         self._policy, self.version = loaded, update.version
@@ -293,13 +313,17 @@ class VllmEngine:
             await self._unload(before.served)
 
     async def _load_named(self, name: str, update: WeightUpdate) -> None:
-        loaded = _Adapter(f"{name}@{update.version}-{self._loads}", update.version)
-        self._loads += 1
+        loaded = self._named(name, update)
         await self._load_adapter(loaded, update.path)
         before = self._adapters.get(name)
         self._adapters[name] = loaded
         if before is not None:
             await self._leave(before.served)
+
+    def _named(self, name: str, update: WeightUpdate) -> _Adapter:
+        """Under a name that no other run has given to this server, which may keep adapters of runs that were killed."""
+        self._loads += 1
+        return _Adapter(f"{name}@{update.version}-{self._loads}-{self._own}", update.version)
 
     async def _load_adapter(self, adapter: _Adapter, path: Path) -> None:
         body = {"lora_name": adapter.served, "lora_path": str(path)}

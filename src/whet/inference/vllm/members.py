@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from whet.errors import EndpointDownError, EngineError
+from whet.errors import EndpointDownError, EngineError, ModelError, TrainingError
 from whet.inference.devices import only_gpus
+from whet.inference.protocol import WeightUpdate
 from whet.inference.remote.http_connection import HttpPool
 from whet.inference.vllm.completions import LogprobsMode
 from whet.inference.vllm.engine import VllmEngine
+from whet.inference.vllm.handshake import Needs
 from whet.inference.vllm.running_server import RunningServer
 from whet.inference.vllm.server import Flag, VllmServer
 
@@ -176,22 +178,33 @@ def start_server(
 class RunningMember:
     """A server that was started elsewhere, and the engine on it."""
 
-    def __init__(self, name: str, base_url: str, *, max_context: int, logprobs_mode: LogprobsMode) -> None:
+    def __init__(self, name: str, base_url: str, *, max_context: int, needs: Needs) -> None:
+        """`max_context` is that of the model; once started, the server's where that is smaller."""
         self.name, self.server = name, RunningServer(base_url, name=f"engine {name}")
-        self._max_context, self._mode = max_context, logprobs_mode
+        self.max_context, self._needs = max_context, needs
 
     async def start(self) -> VllmEngine:
+        """Raises `EngineError` for a server that the run cannot use, with the flags to start it with."""
         await self.server.ready()
         parts = urlsplit(self.server.url)
         if parts.hostname is None:
             raise EngineError(f"{self.server.url} is not the address of a server. Write it as http://host:8000.")
         tls = parts.scheme == "https"
-        return VllmEngine(
+        engine = VllmEngine(
             HttpPool((parts.hostname, parts.port or (443 if tls else 80)), headers(self.server.key), tls=tls),
-            max_context=self._max_context,
+            max_context=self.max_context,
             model=self.server.model,
-            logprobs_mode=self._mode,
+            logprobs_mode=self._needs.logprobs_mode,
         )
+        try:
+            found = await engine.check_fits(self._needs)
+            if self._needs.base is not None:  # another run may have left other weights under the adapter
+                await engine.load_weights(WeightUpdate(0, self._needs.base))
+        except (EngineError, ModelError, TrainingError) as error:
+            await engine.close()
+            raise EngineError(f"{self.server.name}, the server at {self.server.url}: {error}") from None
+        self.max_context = engine.max_context = min(self.max_context, found)
+        return engine
 
     async def stop(self) -> None:
         """It belongs to others."""

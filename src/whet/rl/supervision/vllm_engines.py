@@ -11,9 +11,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from whet.inference.architecture import read_json
 from whet.inference.loading import ModelFiles
 from whet.inference.pool.engine_pool import EnginePool
 from whet.inference.pool.health import RestartPolicy
+from whet.inference.vllm.handshake import PROBE, Needs
 from whet.inference.vllm.interpreter import find_vllm
 from whet.inference.vllm.members import RunningMember, ServerOptions, VllmMember
 from whet.rl.config import RunConfig
@@ -33,11 +35,11 @@ class VllmEngines:
         inference = config.inference
         self._logs = logs
         self._early = list[tuple[VllmMember, Path]]()  # with where they print before there is a directory for it
-        self.max_context = min(model.arch.max_context, inference.max_model_len or model.arch.max_context)
+        self._max_context = min(model.arch.max_context, inference.max_model_len or model.arch.max_context)
         self._members: Sequence[VllmMember | RunningMember]
         if inference.base_url:
             self._members = [
-                RunningMember(str(number), url, max_context=self.max_context, logprobs_mode=config.logprobs_mode)
+                RunningMember(str(number), url, max_context=self._max_context, needs=server_needs(config, model))
                 for number, url in enumerate(inference.base_url, 1)
             ]
         else:
@@ -49,7 +51,7 @@ class VllmEngines:
                     str(number),
                     model.path,
                     scratch,
-                    server_options(config, python, part, self.max_context),
+                    server_options(config, python, part, self._max_context),
                     gpus=part.gpus,
                     log=logs / f"vllm-{number}.log",
                 )
@@ -62,6 +64,12 @@ class VllmEngines:
             ]
         restarts = RestartPolicy(max_restarts=inference.max_restarts)
         self.pool = EnginePool(self._members, min_healthy=inference.min_healthy, restarts=restarts)
+
+    @property
+    def max_context(self) -> int:
+        """Tokens of a sequence; once servers that run already have answered, of the one that takes fewest."""
+        running = [member.max_context for member in self._members if isinstance(member, RunningMember)]
+        return min([self._max_context, *running])
 
     def begin(self) -> None:
         """Start the servers that do not have to wait for the learner. Raises `EngineError`."""
@@ -85,6 +93,21 @@ class VllmEngines:
         number = len(self._members)
         where = f"; what is printed goes to {self._logs}" if self._early else ""
         return f"{number} vLLM server{'' if number == 1 else 's'} to answer{where}"
+
+
+def server_needs(config: RunConfig, model: ModelFiles) -> Needs:
+    """What a run needs of servers that run already."""
+    return Needs(
+        model=config.model,
+        config=read_json(model.path / "config.json", "a model"),
+        probe_ids=model.tokenizer.encode(PROBE, add_special_tokens=False),
+        dtype=config.inference.dtype,
+        logprobs_mode=config.logprobs_mode,
+        max_tokens=max(config.sampling.max_tokens, config.eval_sampling().max_tokens),
+        lora_rank=None if config.lora is None else config.lora.rank,
+        record_experts=config.algorithm.router_replay,
+        base=None if config.lora is None else (model.base or model.path).absolute(),
+    )
 
 
 def server_options(config: RunConfig, python: Path, part: PlacedPart, max_context: int) -> ServerOptions:

@@ -5,8 +5,9 @@ This file runs in the server's Python, which need not have whet; it needs torch,
 
 vLLM holds other tensors than a checkpoint has: projections are fused, experts stacked, on a CPU matrices are packed,
 and ranks hold shards. Of all these the sum over elements, read as whole numbers of as many bits, is that of the
-checkpoint's tensors. Packed matrices can be read only by multiplying with them: rows of the identity give back
-columns, bit for bit. The first load reads every column; each later load a share of them, in turn.
+checkpoint's tensors. Where there are more ranks than key heads, several hold the same head, so each rank compares what
+it should hold of queries, keys and values. Packed matrices can be read only by multiplying with them: rows of the
+identity give back columns, bit for bit. The first load reads every column; each later load a share of them, in turn.
 
 On a CPU vLLM 0.32 does not pack everything again. A head that is tied to the embeddings is no tensor of the checkpoint
 and would compute with the weights of the first load for ever; stacks of experts stay as they are in the checkpoint,
@@ -16,6 +17,7 @@ and the kernel reads them in another order. So both are packed here, and compare
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,20 +35,34 @@ class WeightReceiver:
     """Methods of vLLM's worker, by names that nothing of vLLM has."""
 
     def whet_load_weights(self, path: str) -> dict[str, Any]:
-        """Load the checkpoint in the safetensors file at `path`, and compare what is held now with it.
+        """Load the checkpoint at `path`, a safetensors file or a folder of them, and compare what is held now with it.
 
         Returns how many tensors the file has (`tensors`), the names of those that differ or that the file lacks
         (`differ`), and of those that could not be compared (`unchecked`), by the names that vLLM has for them.
         """
         runner: Any = self.model_runner  # type: ignore[attr-defined]  # vLLM's worker has it
-        with safe_open(path, "pt") as file:
-            names = sorted(file.keys())
-            runner.reload_weights(weights_iterator=((name, file.get_tensor(name)) for name in names))
-            _pack_tied_head(runner.get_model(), names)
-            experts_differ = _pack_experts(runner.get_model(), file, names)
-            self._whet_loads = getattr(self, "_whet_loads", -1) + 1
-            differ, unchecked = _compare(runner.get_model(), file, names, self._whet_loads)
+        file = _Checkpoint(Path(path))
+        names = file.names
+        runner.reload_weights(weights_iterator=((name, file.get_tensor(name)) for name in names))
+        _pack_tied_head(runner.get_model(), names)
+        experts_differ = _pack_experts(runner.get_model(), file, names)
+        self._whet_loads = getattr(self, "_whet_loads", -1) + 1
+        differ, unchecked = _compare(runner.get_model(), file, names, self._whet_loads)
         return {"tensors": len(names), "differ": differ + experts_differ, "unchecked": unchecked}
+
+    def whet_describe(self) -> dict[str, Any]:
+        """How the server was started, as far as a run depends on it."""
+        config: Any = self.vllm_config  # type: ignore[attr-defined]  # vLLM's worker has it
+        model, lora = config.model_config, config.lora_config
+        return {
+            "model": model.model,
+            "config": {key: value for key, value in model.hf_config.to_dict().items() if isinstance(value, int | str)},
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "max_model_len": model.max_model_len,
+            "logprobs_mode": str(model.logprobs_mode),
+            "lora_rank": 0 if lora is None else lora.max_lora_rank,
+            "routed_experts": bool(getattr(model, "enable_return_routed_experts", False)),
+        }
 
     def whet_free_bytes(self) -> dict[str, int]:
         """`free`: bytes of this worker's GPU; 0 on a CPU, where vLLM's sleep mode frees nothing.
@@ -55,6 +71,22 @@ class WeightReceiver:
         """
         device: torch.device = self.device  # type: ignore[attr-defined]  # vLLM's worker has it
         return {"free": torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0}
+
+
+class _Checkpoint:
+    """The tensors of a safetensors file, or of a folder's."""
+
+    def __init__(self, path: Path) -> None:
+        paths = sorted(path.glob("model*.safetensors")) if path.is_dir() else [path]
+        if not paths:
+            raise FileNotFoundError(f"{path} holds no model*.safetensors")
+        files: list[Any] = [safe_open(one, "pt") for one in paths]
+        self._file_of: dict[str, Any] = {name: file for file in files for name in file.keys()}  # noqa: SIM118  # it is no mapping
+        self.names = sorted(self._file_of)
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        found: torch.Tensor = self._file_of[name].get_tensor(name)
+        return found
 
 
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
@@ -171,7 +203,8 @@ def _compare(model: Any, file: Any, names: list[str], loads: int) -> tuple[list[
         parameter = held.parameter(target)
         same = _packed_equal(parameter, file, sources, loads, ranks) if parameter.packed else None
         if same is None and not parameter.packed:
-            same = ranks.sums_equal(parameter.value, [file.get_tensor(name) for name in sources])
+            sent = [file.get_tensor(name) for name in sources]
+            same = ranks.sums_equal(parameter.value, own_heads(parameter.module, sources, sent) or sent)
         if same is None:
             unchecked.append(target)
         elif not same:
@@ -192,6 +225,33 @@ def _packed_equal(parameter: _Parameter, file: Any, sources: list[str], loads: i
         return None
     sent = sum(int(_bits(tensor[:, indices].to(found.dtype))) for tensor in tensors)
     return int(_bits(found)) == sent
+
+
+def own_heads(module: Any, sources: list[str], sent: list[torch.Tensor]) -> list[torch.Tensor] | None:
+    """Of a projection of queries, keys and values: what this rank should hold of each.
+
+    None for other modules, and for names and layouts that are not known here. Queries are divided among the ranks, and
+    so are keys and values, unless there are more ranks than heads of them: then each has a whole head, and as many
+    ranks in a row hold the same (`num_kv_head_replicas`).
+    """
+    heads = getattr(module, "total_num_kv_heads", None)
+    if heads is None:
+        return None
+    size, rank = module.head_size, module.tp_rank
+    values = getattr(module, "v_head_size", size)
+    own = {
+        "q": (rank, module.num_heads * size, module.total_num_heads * size),
+        "k": (rank // module.num_kv_head_replicas, module.num_kv_heads * size, heads * size),
+        "v": (rank // module.num_kv_head_replicas, module.num_kv_heads * values, heads * values),
+    }
+    modules = [source.split(".")[-2] for source in sources]
+    if modules == ["qkv_proj"]:  # a checkpoint that has them in one
+        found = dict(zip(own, sent[0].split([rows for _, _, rows in own.values()]), strict=True))
+    else:
+        found = {name[0]: tensor for name, tensor in zip(modules, sent, strict=True)}
+    if found.keys() != own.keys():
+        return None
+    return [found[name][part * rows :][:rows] for name, (part, rows, _) in own.items()]
 
 
 class _Ranks:
