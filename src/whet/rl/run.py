@@ -222,7 +222,7 @@ class ReinforcementRun(TrainingRun):
             if (most := self.servers.max_context) < self.client.max_context:
                 self.monitor.note(
                     f"sequences have {most} tokens at most, where the model's context is {self.client.max_context}: "
-                    "a server of base_url was started with that --max-model-len"
+                    "a server of base_url was started with that --max-model-len; a larger one leaves answers more room"
                 )
                 self.client.max_context = most
         # A server that was started elsewhere may have the weights of another run.

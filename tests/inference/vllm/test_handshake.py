@@ -39,7 +39,6 @@ def needs(**changes: Any) -> Needs:
         "probe_ids": IDS,
         "dtype": "bfloat16",
         "logprobs_mode": "processed_logprobs",
-        "max_tokens": 64,
         "lora_rank": 8,
         "record_experts": True,
     }
@@ -54,7 +53,6 @@ def needs(**changes: Any) -> Needs:
         ({}, [5, 6], "--tokenizer"),
         ({"dtype": "float32"}, IDS, "--dtype bfloat16"),
         ({"logprobs_mode": "raw_logprobs"}, IDS, "--logprobs-mode processed_logprobs"),
-        ({"max_model_len": 64}, IDS, "--max-model-len"),
         ({"lora_rank": 0}, IDS, "--enable-lora --max-lora-rank 8"),
         ({"lora_rank": 4}, IDS, "--enable-lora --max-lora-rank 8"),
         ({"routed_experts": False}, IDS, "--enable-return-routed-experts"),
@@ -168,7 +166,7 @@ def test_needs_are_those_of_the_config() -> None:
         "processed_logprobs",
         "float32",
     )
-    assert (changed.lora_rank, changed.logprobs_mode, changed.max_tokens) == (4, "raw_logprobs", 9)
+    assert (changed.lora_rank, changed.logprobs_mode) == (4, "raw_logprobs")
     assert changed.base is not None
     assert (changed.base / "config.json").is_file()
     assert plain.config["vocab_size"] > max(plain.probe_ids)

@@ -45,7 +45,6 @@ class Needs:
     probe_ids: list[int]  # of `PROBE`, by the model's tokenizer
     dtype: str
     logprobs_mode: LogprobsMode
-    max_tokens: int  # of an answer
     lora_rank: int | None = None
     record_experts: bool = False
     base: Path | None = None  # the weights that an adapter is trained on, which the server must hold
@@ -85,11 +84,6 @@ def mistakes(server: Mapping[str, Any], ids: list[int] | None, needs: Needs) -> 
         found.append(
             f"its logprobs are {server['logprobs_mode']}, which a learner cannot use with this [sampling]: "
             f"--logprobs-mode {needs.logprobs_mode}"
-        )
-    if server["max_model_len"] <= needs.max_tokens:
-        found.append(
-            f"its sequences have {server['max_model_len']} tokens at most, and max_tokens = {needs.max_tokens} "
-            "leaves no room for a prompt: a larger --max-model-len"
         )
     if needs.lora_rank is not None and server["lora_rank"] < needs.lora_rank:
         has = f"of rank {server['lora_rank']} at most" if server["lora_rank"] else "none"

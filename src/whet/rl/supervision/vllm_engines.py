@@ -103,7 +103,6 @@ def server_needs(config: RunConfig, model: ModelFiles) -> Needs:
         probe_ids=model.tokenizer.encode(PROBE, add_special_tokens=False),
         dtype=config.inference.dtype,
         logprobs_mode=config.logprobs_mode,
-        max_tokens=max(config.sampling.max_tokens, config.eval_sampling().max_tokens),
         lora_rank=None if config.lora is None else config.lora.rank,
         record_experts=config.algorithm.router_replay,
         base=None if config.lora is None else (model.base or model.path).absolute(),

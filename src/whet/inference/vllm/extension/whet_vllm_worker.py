@@ -173,7 +173,7 @@ class _Parameter:
     def __init__(self, module: Any, kind: str) -> None:
         self.module = module
         self.value: torch.Tensor = getattr(module, kind).data
-        self.packed = hasattr(module, "cpu_linear") or self.value.numel() == 0
+        self.packed = kind == "weight" and (hasattr(module, "cpu_linear") or self.value.numel() == 0)  # no bias is
         sizes = (getattr(module, name, 0) for name in ("input_size_per_partition", "input_size", "embedding_dim"))
         self._width = next((int(size) for size in sizes if size), 0)
 
