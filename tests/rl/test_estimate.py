@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +25,7 @@ from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.config import RunConfig
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
-from whet.rl.estimate import estimate, lines, memory_parts, parameter_count
+from whet.rl.estimate import FURTHER_PROCESS, PROCESSES, estimate, lines, memory_parts, parameter_count
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 
@@ -259,3 +261,44 @@ def test_taking_turns_counts_the_larger_phase_and_what_is_handed_over_once() -> 
     passing = held["learner: gradients"] + held["learner: activations"]
     sampling = held["sampler: weights"] + held["sampler: KV cache"]
     assert turns.total == sum(held.values()) - min(passing, sampling)
+
+
+MEASURE = """
+import sys
+from pathlib import Path
+from whet.rl.config import load_run_config
+from whet.rl.estimate import estimate
+from whet.rl.run import run_training
+
+config = load_run_config(Path(sys.argv[1]))
+said = estimate(config).total
+assert run_training(config, json_output=True).state == "finished"
+peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print(said, int(peak.split()[1]) * 1024)
+"""
+
+
+def test_processes_and_what_an_adapter_is_merged_from_are_counted() -> None:
+    first = estimate(config("whet/tiny")).memory[PROCESSES]
+    asynchronous = estimate(config("whet/tiny", max_async_level=1, workers_per_env=2)).memory[PROCESSES]
+    assert asynchronous == first + 4 * FURTHER_PROCESS, "the learner, the engine and two workers"
+    held = estimate(
+        config("whet/tiny", lora={"rank": 4}, inference={"device": "cpu"}, learner={"device": "cpu"})
+    ).memory
+    file = (resolve_model("whet/tiny") / "model.safetensors").stat().st_size
+    assert held["base, mapped"] == file
+    assert held["sampler: next weights"] == held["sampler: weights"]
+    assert 0 < held["adapter merged in"] < held["sampler: weights"]
+
+
+@pytest.mark.parts
+@pytest.mark.parametrize("lora", ["", "[lora]\nrank = 4\n"])
+def test_a_run_takes_about_the_memory_that_is_said(lora: str, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(
+        f'name = "r"\nmax_steps = 2\nbatch_size = 8\nrollouts_per_example = 4\nruns_directory = "{tmp_path}"\n'
+        '[[env]]\nid = "reverse-text"\n[sampling]\nmax_tokens = 16\n[eval]\nnum_examples = 2\n'
+        f"[learner]\nmicro_batch_tokens = 256\n[deployment]\nthreads = 1\n{lora}"
+    )
+    command = [sys.executable, "-c", MEASURE, str(tmp_path / "run.toml")]
+    said, used = map(int, subprocess.check_output(command, text=True).split()[-2:])
+    assert said == pytest.approx(used, rel=0.25)

@@ -11,6 +11,10 @@
     taking turns  with colocate the device holds what learning or what sampling takes, whichever is more. A learner on a
                   GPU moves weights, masters and optimiser to host memory meanwhile; one on a CPU keeps them. Files are
                   handed over once
+    adapters      an embedded engine keeps the base's file mapped, merges in float32 (4 x parameters of layers) and
+                  packs new weights while the old ones sample; a learner whose base is bfloat16 maps it once more
+    processes     Python, torch and other libraries with what malloc keeps: 440 MiB of the run, 340 of each further
+                  process, 1.4 GiB of a vLLM server on its host
     activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 4 W + 3 K + heads x length) + 2 H) x 4 bytes; with
                   activation checkpointing x (L H + that of one layer + 2 H). The length is max_tokens, or in
                   fine-tuning that of the longest sequence. Where tokens x V are few enough for one piece, 2 V more
@@ -20,8 +24,8 @@ more GPUs than are here, it is estimated for a machine that has them.
 
 V tokens of the vocabulary, H hidden size, I intermediate size (of all experts for parameters, of those that a token
 goes to for activations), L layers, W and K the widths of all query and of all key heads. The scores of attention, heads
-x length, are held up to a length of 1024. Python, torch and data are not in it: some hundred MB a process. Fine-tuning
-is estimated in `sft/estimate.py`, by the same parts.
+x length, are held up to a length of 1024. Data of environments is not in it. Fine-tuning is estimated in
+`sft/estimate.py`, by the same parts. docs/design/log.md has what runs used.
 """
 
 from __future__ import annotations
@@ -48,6 +52,9 @@ SAME_WORK = ("batch_size", "rollouts_per_example", "max_async_level", "sampling"
 """Keys that must be equal for the steps of one run to say how long those of another take."""
 
 CACHE = "sampler: KV cache"
+PROCESSES = "Python and libraries"
+FIRST_PROCESS, FURTHER_PROCESS, SERVER = 440 << 20, 340 << 20, 1434 << 20
+"""Bytes of host memory: resident after the imports of a run, of one more process that shares their files, of vLLM."""
 PARTS = ("sampler", "learner")
 
 
@@ -92,6 +99,8 @@ def made_up(
     seconds, source = measured_step(config, same_work)
     if seconds is None:
         unknown.append(f"time of a step: no run below {config.runs_directory}/ did the same work")
+    if memory:
+        memory = memory | {PROCESSES: process_bytes(config)}
     return Estimate(
         parameters=None if arch is None else parameter_count(arch),
         trained_parameters=None if arch is None else trained_count(arch, config.lora),
@@ -104,6 +113,17 @@ def made_up(
         devices=devices(config),
         data=dict(data or {}),
     )
+
+
+def process_bytes(config: RunConfig | SftConfig) -> int:
+    """Host memory of the processes of a run, without models and data."""
+    further = config.ranks if config.ranks > 1 else 0
+    servers = 0
+    if isinstance(config, RunConfig):
+        further += (config.ranks == 1 and config.asynchronous) + config.engine_process
+        further += len(config.env) * config.workers_per_env if config.workers_per_env > 1 else 0
+        servers = config.gpus.servers if config.engine == "vllm" and not config.inference.base_url else 0
+    return FIRST_PROCESS + further * FURTHER_PROCESS + servers * SERVER
 
 
 PASSING = ("learner: gradients", "learner: activations")
@@ -127,7 +147,8 @@ def _total_in_turn(found: Estimate) -> int | None:
     peak = turns_peak(found.memory, on_cpu=on_cpu)
     if peak is None:
         return None
-    return peak + found.memory["handed over"] + (0 if on_cpu else staying_bytes(found.memory))
+    host = sum(size for key, size in found.memory.items() if ": " not in key)
+    return peak + host + (0 if on_cpu else staying_bytes(found.memory))
 
 
 def staying_bytes(memory: Mapping[str, int]) -> int:
@@ -196,6 +217,8 @@ def memory_parts(arch: Architecture, config: RunConfig) -> dict[str, int]:
     most = config.sampling.max_tokens
     engines = config.gpus.servers
     parts = sampler_parts(arch, config.inference, config.lora, tokens=in_flight * most, engines=engines)
+    if config.lora is not None and config.engine == "embedded":
+        parts |= merging_parts(arch, config, config.inference)
     if config.deployment.colocate:
         parts["handed over"] //= 2  # the file before is deleted when the learner has its turn
     parts |= learner_parts(arch, config, tokens=config.learner.micro_batch_tokens, length=most)
@@ -215,6 +238,18 @@ def sampler_parts(
         CACHE: tokens * arch.kv_values_per_token * sampled,
     }
     return {**(held if engines else {}), "handed over": 2 * handed}
+
+
+def merging_parts(arch: Architecture, config: TrainingConfig, inference: InferenceConfig) -> dict[str, int]:
+    """Of an embedded engine that adapters are merged into, and of the base's files."""
+    count, directory = parameter_count(arch), on_this_machine(config.model)
+    files = () if directory is None else (base_of_adapter(directory) or directory).glob("*.safetensors")
+    embeddings = arch.vocab_size * arch.hidden_size * (1 if arch.tied_embeddings else 2)
+    return {
+        "sampler: next weights": count * (2 if inference.dtype == "bfloat16" else 4),
+        "base, mapped": sum(file.stat().st_size for file in files) * (2 if _held_bytes(config) == 2 else 1),
+        "adapter merged in": (count - embeddings) * 4,
+    }
 
 
 def handed_bytes(arch: Architecture, inference: InferenceConfig, lora: LoraConfig | None) -> int:
@@ -301,8 +336,8 @@ def lines(found: Estimate) -> list[str]:
         device = found.devices.get(name.partition(":")[0])
         shown.append(f"{name:<{width}}  {size_text(size):>9}" + (f"  {device}" if device else ""))
     if found.total is not None:
-        besides = "prompts, Python and torch" if CACHE in found.memory else "Python and torch"
-        shown.append(f"{'together':<{width}}  {size_text(found.total):>9}; {besides} come on top")
+        besides = "prompts and the environments' data come" if CACHE in found.memory else "the data comes"
+        shown.append(f"{'together':<{width}}  {size_text(found.total):>9}; {besides} on top")
     if found.step_seconds is not None:
         line = f"a step takes {found.step_seconds:.2f} s ({found.source})"
         if found.steps is not None:

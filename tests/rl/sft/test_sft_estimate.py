@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from whet.cli.main import main
 from whet.inference.model_names import resolve_model
 from whet.inference.rendering.chat_renderer import ChatRenderer
-from whet.rl.estimate import lines
+from whet.rl.estimate import PROCESSES, lines
 from whet.rl.learner.make import make_learner
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import load_data
@@ -57,7 +57,7 @@ def test_memory_is_that_of_a_learner_and_of_an_engine_only_where_something_is_ev
         resolve_model("whet/tiny"), optimizer=config().optimizer, lora=None, max_steps=1, seed=0,
         publish_directory=tmp_path,
     )  # fmt: skip
-    assert {name.partition(":")[0] for name in alone.memory} == {"learner"}
+    assert {name.partition(":")[0] for name in alone.memory} == {"learner", PROCESSES}
     assert alone.memory["learner: weights"] == 4 * learner.parameters
     evaluated = estimate(config(eval={"env": [{"id": "reverse-text"}]}))
     assert evaluated.memory["sampler: weights"] == 4 * learner.parameters
@@ -108,7 +108,7 @@ def test_the_command_prints_a_config_file_and_finds_what_is_wrong_with_the_data(
     assert SftConfig.model_validate(tomllib.loads(out)).name == "r"
     assert "# rows 5, tokens " in out
     assert "# 3 steps" in out
-    assert "; Python and torch come on top" in out
+    assert "; the data comes on top" in out
     assert main(["train", "sft", "r.toml", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["estimate"]["data"]["rows"] == 5
     write_rows([{"messages": []}])

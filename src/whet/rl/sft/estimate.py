@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from whet.inference.architecture import Architecture
 from whet.inference.loading import read_model
-from whet.rl.estimate import Estimate, architecture, learner_parts, made_up, sampler_parts
+from whet.rl.estimate import Estimate, architecture, learner_parts, made_up, merging_parts, sampler_parts
 from whet.rl.inference_config import InferenceConfig
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import SftData, load_data
@@ -66,4 +66,6 @@ def memory_parts(arch: Architecture, config: SftConfig, data: SftData | None) ->
     ways = 2 if config.eval.greedy else 1
     rollouts = len(config.eval.env) * ways * config.eval.num_examples * config.eval.rollouts_per_example
     held = min(config.max_concurrent, rollouts) * config.eval_sampling().max_tokens
-    return sampler_parts(arch, (config.inference or InferenceConfig()).settled(None), config.lora, tokens=held) | parts
+    inference = (config.inference or InferenceConfig()).settled(None)
+    merging = {} if config.lora is None else merging_parts(arch, config, inference)
+    return sampler_parts(arch, inference, config.lora, tokens=held) | merging | parts

@@ -124,7 +124,7 @@ def _rehearse(config: RunConfig | SftConfig, notes: list[str]) -> None:
 def _needs(
     config: RunConfig | SftConfig, on_cpu: RunConfig | SftConfig, service: ServiceAnswer, notes: list[str]
 ) -> dict[str, float]:
-    from whet.rl.estimate import estimate
+    from whet.rl.estimate import PROCESSES, estimate
     from whet.rl.sft.estimate import estimate as estimate_fine_tuning
 
     found = estimate(on_cpu) if isinstance(on_cpu, RunConfig) else estimate_fine_tuning(on_cpu)
@@ -138,7 +138,8 @@ def _needs(
     processes = 1
     if isinstance(config, RunConfig):
         processes += config.gpus.servers if config.engine == "vllm" else config.engine_process
-    return needs_of(config.deployment.threads, found.memory, devices, processes=processes, largest=service.largest)
+    memory = {name: size for name, size in found.memory.items() if name != PROCESSES}  # counted by `processes`
+    return needs_of(config.deployment.threads, memory, devices, processes=processes, largest=service.largest)
 
 
 def _demands_gpus(config: RunConfig | SftConfig) -> bool:
