@@ -50,10 +50,11 @@ def doctor_command(
 
 
 def _print(diagnosis: Diagnosis) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False)
+    from whet.system.console import SafeConsole
+
+    console = SafeConsole(highlight=False)
     unit = "step" if diagnosis.what == "run" else "rollouts:"
     console.print(Text(safe_text(f"{diagnosis.path}: {diagnosis.state}, {unit} {diagnosis.step}")), soft_wrap=True)
     for finding in diagnosis.findings:

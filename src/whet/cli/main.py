@@ -25,6 +25,7 @@ from whet.cli.serve import serve_command
 from whet.cli.sharing.account import config_app, login, logout, whoami
 from whet.errors import Error, RunError, TrainingError, WhetError
 from whet.system.loading_time import rare_collections
+from whet.system.terminal import safe_lines
 
 DEBUG = "WHET_DEBUG"
 HELP_WIDTH = 120
@@ -149,7 +150,7 @@ def _fail(error: Exception, message: str, code: int) -> int:
 
 def _complain(message: str, code: int) -> int:
     """`error: ` and the message, which ends with a full stop if it is one line; further lines are indented."""
-    text = message.strip()
+    text = "\n".join(safe_lines(message.strip()))
     if "\n" not in text and not text.endswith((".", "?", "!", ":")):
         text += "."
     sys.stdout.flush()

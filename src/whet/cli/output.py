@@ -14,6 +14,7 @@ import typer
 
 from whet.errors import ConfigError, MissingExtraError
 from whet.system.files import json_line
+from whet.system.terminal import safe_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,14 +79,17 @@ def set_verbosity(verbose: int) -> None:
 
 def console() -> Console:
     """Standard output for text that is coloured where it is a terminal."""
-    from rich.console import Console
+    from whet.system.console import SafeConsole
 
-    return Console(highlight=False)
+    return SafeConsole(highlight=False)
 
 
 def print_json(result: Any) -> None:
-    """One line of JSON: `result` is a dataclass, a pydantic model, or plain data. A number that is none is null."""
-    sys.stdout.write(json_line(result, _as_json, ascii=False))
+    """One line of JSON: `result` is a dataclass, a pydantic model, or plain data. A number that is none is null.
+
+    In a terminal all of it is ASCII, since JSON leaves control characters above U+007F as they are.
+    """
+    sys.stdout.write(json_line(result, _as_json, ascii=sys.stdout.isatty()))
     sys.stdout.flush()
 
 
@@ -128,7 +132,7 @@ def _table(title: str, value: Any) -> Any:
     columns = list(dict.fromkeys(column for row in rows for column in row))
     for column in columns:
         numeric = all(isinstance(row.get(column, 0), int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left")
+        table.add_column(safe_text(column), justify="right" if numeric else "left")
     for row in rows:
         table.add_row(*(_text(row.get(column, "")) for column in columns))
     return table
@@ -143,7 +147,7 @@ def _text(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, list | tuple):
         return ", ".join(map(_text, value))
-    return "" if value is None else str(value)
+    return "" if value is None else safe_text(value, UNFOLDED)
 
 
 def _as_json(value: Any) -> Any:
@@ -206,12 +210,13 @@ def progress_bar(quiet: bool = False) -> Iterator[Progress]:
 
 @contextmanager
 def _bar() -> Iterator[Progress]:
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
 
+    from whet.system.console import SafeConsole
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with RichProgress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+    with RichProgress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=SafeConsole(stderr=True)) as bar:
         tasks = {}
 
         def progress(stage: str, done: int, total: int) -> None:

@@ -128,7 +128,7 @@ def metrics(
         print_json({"metrics": [{name: row[name] for name in ("step", *columns) if name in row} for row in rows]})
     elif as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(["step", *columns])
+        writer.writerow(["step", *map(safe_text, columns)])
         writer.writerows(
             [row["step"], *("" if row.get(name) is None else row[name] for name in columns)] for row in rows
         )

@@ -8,7 +8,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from whet.system.terminal import safe_text
+
 LABEL = 11
+LONGEST_CELL = 10_000
 """Characters of a line's label."""
 
 
@@ -42,6 +45,7 @@ def print_rows(rows: Sequence[Mapping[str, str]], console: Console, right: Colle
         if not rows or any(row.get(name) for row in rows)
     ]
     cells = [columns, *([row.get(name, "") for name in columns] for row in rows)]
+    cells = [[safe_text(cell, LONGEST_CELL) for cell in line] for line in cells]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for index, line in enumerate(cells):
         padded = [

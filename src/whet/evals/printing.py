@@ -18,6 +18,7 @@ from whet.evals.analysis.summary import EvalSummary, MemberSummary
 from whet.evals.stored.stored import StoredHead
 from whet.runs.report import REPORT
 from whet.runs.stored import print_list
+from whet.system.console import SafeConsole
 from whet.system.terminal import duration, safe_text
 
 RIGHT = {"pass@k", "rollouts", "errors", "tokens", "seconds", "cost", "judges"}
@@ -34,7 +35,7 @@ def print_summaries(summaries: Sequence[EvalSummary], console: Console | None = 
 
 def print_summary(summary: EvalSummary, console: Console | None = None) -> None:
     """The summary, a line a fact, with the best and the worst rollout."""
-    console = console or Console(highlight=False)
+    console = console or SafeConsole(highlight=False)
     width = min(console.width, 110)
     for row, name in zip(summary.samples, ("best rollout", "worst rollout"), strict=False):
         reward = number(row.get("reward"), 2)
@@ -96,7 +97,7 @@ def print_comparison(
 
     `environment` has a line for each way in which B's environment is another than A's.
     """
-    console = console or Console(highlight=False)
+    console = console or SafeConsole(highlight=False)
     difference = comparison.difference
     interval = "" if difference.low is None else f" (95 % interval {difference.low:+.3f} to {difference.high:+.3f})"
     lines = [
@@ -160,7 +161,7 @@ def print_table(summaries: Sequence[EvalSummary], console: Console | None = None
 
     What all have in common stands above. Below, by their numbers, what to change for training, and where each is saved.
     """
-    console = console or Console(highlight=False)
+    console = console or SafeConsole(highlight=False)
     rows = [summary_cells(summary) for summary in summaries]
     common = [name for name in ("environment", "model") if len({row[name] for row in rows}) == 1]
     if common:
@@ -206,8 +207,8 @@ def summary_cells(summary: EvalSummary) -> dict[str, str]:
 
 def print_heads(heads: Sequence[StoredHead], console: Console | None = None) -> None:
     """The list of saved evaluations, a line each; then how to continue those that did not end."""
-    console = console or Console(highlight=False)
-    print_list([_head_cells(head) for head in heads], RIGHT, ((None, head.resume) for head in heads), console)
+    console = console or SafeConsole(highlight=False)
+    print_list([_head_cells(head) for head in heads], RIGHT, ((head.fault, head.resume) for head in heads), console)
 
 
 def varied_text(varied: Mapping[str, Any]) -> str:

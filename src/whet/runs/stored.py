@@ -6,16 +6,19 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 
 from whet.display.columns import print_fact, print_rows
-from whet.errors import RunError
+from whet.errors import RunError, WhetError
 from whet.runs.lock import RESUMABLE
 from whet.system.terminal import safe_text
 
 RUNS = Path("runs")
+RunT = TypeVar("RunT")
+DAMAGED = (OSError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
+"""What files of other contents than whet's own can lead to."""
 LONGEST_COMMAND = 4000
 """Characters of a command that a list shows."""
 
@@ -42,6 +45,16 @@ class StoredRun:
     def resumable(self) -> bool:
         """False for a run that is running, or done."""
         return self.state in RESUMABLE
+
+
+def as_far_as_possible(path: Path, read: Callable[[], RunT], damaged: Callable[[str], RunT]) -> RunT:
+    """What `read` returns or, of a directory in which anything may be, `damaged(why it cannot be read)`."""
+    try:
+        return read()
+    except WhetError as error:
+        return damaged(str(error))
+    except DAMAGED as error:
+        return damaged(f"{path}: its files are not those of whet ({type(error).__name__}: {error})")
 
 
 def environment_names(config: Mapping[str, Any]) -> list[str]:

@@ -72,9 +72,10 @@ def print_prompt_completions_sample(
     num_samples: int = 1,
 ) -> None:
     """A table of the first rollouts of a step: the prompt, the answer, the reward or the error."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from whet.system.console import SafeConsole
 
     table = Table("prompt", "completion", "reward", title=f"step {step}", show_lines=True)
     samples = zip(prompts, completions, errors, rewards, strict=True)
@@ -83,7 +84,7 @@ def print_prompt_completions_sample(
         table.add_row(
             Text(_as_text(prompt)), Text(_as_text(completion)), outcome if error is None else f"{outcome} {error!r}"
         )
-    Console().print(table)
+    SafeConsole().print(table)
 
 
 def _as_text(messages: Any) -> str:

@@ -25,6 +25,7 @@ from whet.authoring.review.package import project_folder
 from whet.authoring.review.probes import RIGHT
 from whet.envs.loading import Location, locate
 from whet.errors import ConfigError
+from whet.system.console import SafeConsole
 from whet.system.terminal import safe_text
 
 TASKS = 5
@@ -144,7 +145,7 @@ def _absolute(environment: str, location: Location) -> str:
 
 def print_report(report: Report, console: Console | None = None) -> None:
     """Every finding with what to do, then what was measured, then the verdict."""
-    console = console or Console(highlight=False)
+    console = console or SafeConsole(highlight=False)
     for finding in report.findings:
         where = f"  {safe_text(finding.where, LIMIT)}" if finding.where else ""
         head = Text.assemble((f"{finding.severity:<8}", STYLES[finding.severity]), (finding.code, "bold"), where)

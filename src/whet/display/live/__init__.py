@@ -18,9 +18,9 @@ def live_console(*, stderr: bool = True) -> Console | None:
     None if it is no terminal, if the terminal cannot move its cursor (TERM=dumb) or show Unicode, or if the process was
     started in its background. NO_COLOR removes the colours only.
     """
-    from rich.console import Console
+    from whet.system.console import SafeConsole
 
-    console = Console(stderr=stderr, highlight=False)
+    console = SafeConsole(stderr=stderr, highlight=False)
     unicode = (console.encoding or "").lower().startswith("utf")
     if not (_is_terminal(console.file) and console.is_interactive and unicode):
         return None
@@ -31,9 +31,9 @@ def live_console(*, stderr: bool = True) -> Console | None:
 
 def plain_console(*, stderr: bool = True) -> Console:
     """Standard error (or output) for plain lines, whatever it is."""
-    from rich.console import Console
+    from whet.system.console import SafeConsole
 
-    return Console(stderr=stderr, highlight=False, force_terminal=False)
+    return SafeConsole(stderr=stderr, highlight=False, force_terminal=False)
 
 
 def _is_terminal(file: object) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from whet.evals.config import EvalConfig, command_words
 from whet.evals.stored.streaming import find_results, stream_rows
 from whet.rollouts.results import METADATA, RESULTS, load_metadata
 from whet.runs.lock import EvaluationState, evaluation_state
-from whet.runs.stored import check_folder
+from whet.runs.stored import as_far_as_possible, check_folder
 from whet.types import RolloutOutput
 
 DEFAULT_FOLDER: Path = EvalConfig.model_fields["output_directory"].default
@@ -65,6 +66,7 @@ class StoredHead:
     errors: int
     varied: dict[str, Any]  # what a sweep set, by name
     resume: str | None  # the command that continues it, where it did not end
+    fault: str | None = None  # why it cannot be read
 
 
 def open_stored(path: Path) -> StoredEval:
@@ -81,10 +83,19 @@ def list_stored(folder: Path = DEFAULT_FOLDER) -> list[StoredHead]:
     check_folder(folder, "whet eval", DEFAULT_FOLDER)
     heads = []
     for file in folder.rglob(METADATA):
-        metadata = load_metadata(file.parent)
-        if metadata is not None and (file.parent / RESULTS).exists() and "env_id" in metadata:
-            heads.append(_head(file.parent, metadata))
+        if (file.parent / RESULTS).is_file() and file.is_file():
+            head = as_far_as_possible(file.parent, partial(_head_of, file.parent), partial(_damaged, file.parent))
+            heads += [] if head is None else [head]
     return sorted(heads, key=lambda head: head.date, reverse=True)
+
+
+def _head_of(directory: Path) -> StoredHead | None:
+    metadata = load_metadata(directory)
+    return _head(directory, metadata) if metadata is not None and "env_id" in metadata else None
+
+
+def _damaged(directory: Path, why: str) -> StoredHead | None:
+    return StoredHead(directory, directory.name, "", "", "unfinished", None, 0, 0, 0, {}, None, fault=why)
 
 
 def _head(directory: Path, metadata: dict[str, Any]) -> StoredHead:

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from whet.errors import RunError, WhetError
+from whet.errors import RunError
 from whet.gepa.records.candidates import CANDIDATES, by_id, read_candidates
 from whet.gepa.records.run_directory import CONFIG
 from whet.gepa.types import CandidateRecord, Confirmation, SearchPlan, best_of, seed_of
 from whet.rollouts.results import METADATA, load_metadata
 from whet.runs.lock import DIED, ENDED, state_of
-from whet.runs.stored import RUNS, StoredRun, check_folder, resolve
+from whet.runs.stored import RUNS, StoredRun, as_far_as_possible, check_folder, resolve
 
 BEST_PROMPT = "best_prompt.txt"
 T = TypeVar("T")
@@ -141,10 +141,12 @@ def _read(directory: Path) -> StoredSearch:
 
 
 def _read_as_far_as_possible(directory: Path) -> StoredSearch:
-    try:
-        return _read(directory)
-    except (WhetError, OSError) as error:
-        return StoredSearch(directory, {}, {}, "unknown", (), fault=str(error))
+    def read() -> StoredSearch:
+        found = _read(directory)
+        _ = found.environments, found.spent, found.max_calls, found.cost  # what the list says of it
+        return found
+
+    return as_far_as_possible(directory, read, lambda why: StoredSearch(directory, {}, {}, "unknown", (), fault=why))
 
 
 def _part(kind: type[T], metadata: Mapping[str, Any], name: str, directory: Path) -> T | None:

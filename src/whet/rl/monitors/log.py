@@ -19,12 +19,11 @@ from contextlib import ExitStack, contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from rich.console import Console
-
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.supervision.child_log import CHILD, ForwardedLog, deaf_ends, log_warning
 from whet.runs.following import KEPT_FILES, LOG
 from whet.runs.live import Output
+from whet.system.console import SafeConsole
 from whet.system.redaction import Redactor
 from whet.system.terminal import safe_lines
 
@@ -36,7 +35,7 @@ class LogMonitor(ConsoleMonitor):
     """What the terminal of a run shows where it is no terminal, written to the log."""
 
     def __init__(self, lines: LineWriter) -> None:
-        console = Console(file=lines, width=WIDTH, force_terminal=False, color_system=None, highlight=False)
+        console = SafeConsole(file=lines, width=WIDTH, force_terminal=False, color_system=None, highlight=False)
         super().__init__(Output(console))
 
 

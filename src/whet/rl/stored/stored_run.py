@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from whet.config import read_toml
-from whet.errors import RunError, WhetError
+from whet.errors import RunError
 from whet.parsing import parse_json
 from whet.rl.monitors.jsonl import EVALS, read_evaluations
 from whet.rl.monitors.protocol import EvalReport
 from whet.rl.storage.checkpoints import checkpoints_in, fault_of
 from whet.rl.storage.run_directory import RunDirectory
 from whet.runs.lock import state_of
-from whet.runs.stored import RUNS, StoredRun, check_folder, environment_names, resolve
+from whet.runs.stored import RUNS, StoredRun, as_far_as_possible, check_folder, environment_names, resolve
 from whet.system.files import read_lines
 from whet.system.untrusted import open_path
 
@@ -85,7 +85,7 @@ def find_runs(folder: Path = RUNS) -> list[StoredTraining]:
     folder.
     """
     check_folder(folder, "whet train")
-    found = [_read_as_far_as_possible(path.parent) for path in folder.glob("*/config.toml")]
+    found = [_read_as_far_as_possible(path.parent) for path in folder.glob("*/config.toml") if path.is_file()]
     return sorted(found, key=lambda run: run.when, reverse=True)
 
 
@@ -94,17 +94,20 @@ def _is_run(path: Path) -> bool:
 
 
 def _read_as_far_as_possible(path: Path) -> StoredTraining:
-    try:
-        return _read(path)
-    except WhetError as error:
-        return StoredTraining(path, {}, {}, "unreadable", fault=str(error))
+    def read() -> StoredTraining:
+        run = _read(path)
+        _ = run.step, run.max_steps, run.when, run.imitates  # what the list says of it, from values of any kind
+        return run
+
+    return as_far_as_possible(path, read, lambda why: StoredTraining(path, {}, {}, "unreadable", fault=why))
 
 
 def _read(path: Path) -> StoredTraining:
     status: Any = {}
     try:
-        with open_path(RunDirectory(path).status) as file:
-            status = parse_json(file.read())
+        if RunDirectory(path).status.is_file():  # a pipe would be waited for
+            with open_path(RunDirectory(path).status) as file:
+                status = parse_json(file.read())
     except FileNotFoundError:
         pass
     except ValueError as error:

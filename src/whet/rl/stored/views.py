@@ -16,7 +16,7 @@ from whet.rl.monitors.protocol import evaluation_metrics
 from whet.rl.stored.compare import RunComparison, changed
 from whet.rl.stored.series import HEADLINES, curve, held_out
 from whet.rl.stored.stored_run import StoredTraining
-from whet.runs.stored import print_list
+from whet.runs.stored import DAMAGED, print_list
 from whet.system.terminal import safe_text, sparkline
 
 CURVE = 32
@@ -32,7 +32,7 @@ def _head(run: StoredTraining) -> dict[str, Any]:
     reward, fault = None, run.fault
     try:
         reward = next(reversed(curve(run.metrics(), "reward/mean")), None)
-    except RunError as error:
+    except (RunError, *DAMAGED) as error:
         fault = fault or str(error)
     return {
         "name": run.name,
