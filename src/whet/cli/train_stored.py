@@ -12,7 +12,7 @@ import typer
 
 from whet.cli.output import JsonOption, console, extra, print_json, print_result
 from whet.cli.service import runs
-from whet.cli.service.common import AnyRun, is_of_service, service_run, since_when
+from whet.cli.service.common import AnyRun, NothingAsked, is_of_service, service_run, since_when
 from whet.cli.service.runs import list_service_runs
 from whet.cli.sharing.common import HubOption
 from whet.errors import ConfigError
@@ -35,7 +35,8 @@ def list_runs(
         Literal["training", "sft", "evaluation", "search"] | None, typer.Option(help="Of the service: only these.")
     ] = None,
     state: Annotated[
-        str | None, typer.Option(help="Of the service: queued, starting, running, finished, failed or stopped.")
+        Literal["queued", "starting", "running", "finished", "failed", "stopped"] | None,
+        typer.Option(help="Of the service: only those in this state."),
     ] = None,
     owner: Annotated[str | None, typer.Option(help="Of the service: those of a user or an organisation.")] = None,
     search: Annotated[str | None, typer.Option(help="Of the service: a part of the name or the model.")] = None,
@@ -285,6 +286,7 @@ def stop(
     patience: Annotated[
         float, typer.Option("--timeout", min=0, help="Seconds to wait for its end.", metavar="SECONDS")
     ] = 600.0,
+    yes: NothingAsked = False,
     json_output: JsonOption = False,
 ) -> None:
     """Stop a running run after a checkpoint; wait, and report how it ended.

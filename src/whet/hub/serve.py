@@ -65,13 +65,13 @@ def serve(config: HubConfig, on_ready: Callable[[str, str | None], None]) -> Non
 
 
 def answer(app: FastAPI, listening: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Answer requests until SIGINT or SIGTERM; those under way then have five seconds, or until the next signal."""
+    """Answer requests until SIGINT or SIGTERM; those under way then have two seconds, or until the next signal."""
     import uvicorn
 
     from whet.gateway.patience import PatientConnection
 
     options = uvicorn.Config(
-        app, http=PatientConnection, ws="none", log_level="warning", lifespan="off", timeout_graceful_shutdown=5
+        app, http=PatientConnection, ws="none", log_level="warning", lifespan="off", timeout_graceful_shutdown=2
     )
     server = uvicorn.Server(options)
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign] # which would end the process

@@ -40,8 +40,9 @@ PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 """Before a part that ended is started again, more each time."""
 STEADY_S = 60.0
 """A part that lived for so long begins with the first pause again."""
-STOP_S = 20.0
-"""How long parts have to end; then they are killed."""
+STOP_S = 3.0
+"""How long parts have to end; then they are killed, as each of them may be at any moment. A package that is prepared,
+or a page that is open, does not keep a user waiting."""
 LOCK = "up.lock"
 SAMPLE = ("--max_steps", "8", "--batch_size", "64")
 DEPLOYMENTS = "deployments"

@@ -126,6 +126,8 @@ def test_run_is_found_by_id_name_and_owner_and_changed(commands: Any, monkeypatc
     stopped = commands.answer("train", "stop", first)
     assert stopped["state"] == "stopped"
     assert [run["id"] for run in commands.answer("train", "list", "--service", "--state", "queued")["runs"]] == [second]
+    assert stopped["id"] in commands.say("train", "restart", first, "-y")
+    assert "stopped" in commands.say("train", "stop", first, "-y")
     restarted = commands.answer("train", "restart", first, "--cap-hours", "0.5", "--cap-tokens", "7000")
     assert (restarted["state"], restarted["caps"]) == ("queued", {"seconds": 1800.0, "tokens": 7000, "cost": None})
     commands.say("train", "stop", first)
@@ -134,6 +136,9 @@ def test_run_is_found_by_id_name_and_owner_and_changed(commands: Any, monkeypatc
     assert commands.answer("train", "get", first)["state"] == "stopped"
     assert f"{first} is deleted" in commands.say("train", "delete", first, "-y")
     assert "there is no run" in commands.say("train", "get", first, code=2)
+    said = commands.say("train", "list", "--service", "--state", "runing", code=2)
+    assert "'runing' is not one of 'queued', 'starting', 'running', 'finished', 'failed', 'stopped'." in said
+    assert len(said.splitlines()) == 1
     text = commands.say("train", "list")  # there is no runs/ here
     assert second in text
     assert commands.user in text
@@ -244,9 +249,54 @@ def test_data_of_a_run_is_printed_as_that_of_a_run_of_this_machine(commands: Any
     shown = commands.say("train", "distributions", finished)
     assert "reward  0.2 to 1" in shown
     assert "mean 0.6, of 2" in shown
-    assert commands.answer("train", "progress", finished)
+    assert commands.answer("train", "progress", finished)["state"] == "finished"
+    progress = commands.say("train", "progress", finished)
+    assert "step       2 of 2\n" in progress
+    assert "{" not in progress
     assert commands.answer("train", "checkpoints", finished)["checkpoints"] == []
     assert "has no whole checkpoint" in commands.say("train", "checkpoints", finished, "--download", "model", code=2)
+
+
+def test_progress_of_processes_fits_into_the_terminal(
+    commands: Any, finished: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from whet.cli.service import runs
+
+    monkeypatch.setenv("COLUMNS", "80")
+    processes = [{"pid": n, "name": f"python\x1b[2J{'x' * 200}", "cores": 0.5, "memory": n << 20} for n in (1, 2)]
+    status = {"heartbeat": "2026-11-23T02:49:16+00:00", "last_error": "e" * 900, "nested": {"a": [1] * 100}}
+    answer = {"state": "running", "reason": "", "step": 3, "max_steps": None, "status": status, "waits_for": ["gpu"]}
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    runs._print_progress({**answer, "processes": {"processes": processes}}, False)
+    printed = commands._capsys.readouterr().out
+    assert "2.0 MiB   0.50  python" in printed
+    assert "\x1b[2J" not in printed
+    assert max(len(line) for line in printed.splitlines() if "e" * 900 not in line) <= 80
+    assert "waits for" in printed
+
+
+def test_ends_of_logs_name_the_run_and_not_folders_of_the_service(commands: Any, finished: str) -> None:
+    folder = commands.service.service.data / "runs" / finished / "run"
+    ends = [f"continue: whet train resume {folder}", f"browse: whet view '{folder}'", f"{folder}/metrics.jsonl", LOG]
+    (folder / "logs" / "run.log").write_text("\n".join(ends))
+    lines = commands.say("train", "logs", finished).splitlines()
+    assert lines[:2] == [f"continue: whet train restart {finished}", f"browse: whet view '{finished}'"]
+
+
+def test_findings_of_a_package_that_is_refused_are_shown(commands: Any, home: Path) -> None:
+    package = home / "environments" / "bad_env"
+    package.mkdir(parents=True)
+    text = '[project]\nname = "bad-env"\nversion = "0.1.0"\ndependencies = ["whet"]\n[build-system]\n'
+    (package / "pyproject.toml").write_text(f'{text}requires = ["hatchling"]\nbuild-backend = "hatchling.build"\n')
+    (package / "bad_env.py").write_text(
+        "import whet as vf\n\n\ndef load_environment():\n"
+        "    def wrong(completion, **_):\n        raise ValueError('bad luck')\n\n"
+        "    return vf.SingleTurnEnv(dataset=[{'question': 'q', 'answer': 'a'}] * 8, rubric=vf.Rubric(funcs=[wrong]))\n"
+    )
+    Path("first.toml").write_text(RUN.replace('"reverse-text"', '"./environments/bad_env"'))
+    said = commands.say("train", "submit", "first.toml", "-y", "--allow-dirty", code=2)
+    assert "`whet env check` finds errors" in said
+    assert "bad luck" in said
 
 
 @pytest.mark.parametrize(

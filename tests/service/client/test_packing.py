@@ -312,6 +312,16 @@ def test_evaluation_has_the_defaults_of_its_environment_and_only_its_endpoint(fo
     assert local.num_examples == 32  # of the environment's pyproject.toml, which an installed package has not
 
 
+@pytest.mark.parametrize(
+    ("free", "given", "cores"), [(1.0, {}, 1), (0.0, {}, 1), (2.0, {}, 2), (1.0, {"threads": 2}, 2)]
+)
+def test_evaluation_takes_the_cores_that_are_free(free: float, given: dict[str, Any], cores: int) -> None:
+    service = SERVICE.model_copy(update={"free_cores": free})
+    found = pack_evaluations(["reverse-text"], {"model": "whet/tiny", **given}, None, service, URL, {})
+    assert found.needs["cores"] == cores
+    assert any("as many as are free there now" in note for note in found.notes) == (cores < 2)
+
+
 def test_evaluation_of_a_model_here_and_an_environment_that_is_only_on_the_hub(folder: Path) -> None:
     found = pack_evaluations(["ann/word-game@0.1.0"], {}, "first", SERVICE, URL, {})
     assert found.environment_ids == ["ann/word-game@0.1.0"]

@@ -27,6 +27,7 @@ AnyRun = Annotated[
 CapHours = Annotated[float | None, typer.Option("--cap-hours", min=0.001, help="Stop it after so many hours.")]
 CapTokens = Annotated[int | None, typer.Option("--cap-tokens", min=1, help="Stop it after so many tokens.")]
 CapCost = Annotated[float | None, typer.Option("--cap-cost", min=0.0, help="Stop it when it has cost so much.")]
+NothingAsked = Annotated[bool, typer.Option("--yes", "-y", help="As elsewhere; this command asks nothing.")]
 UNSAID = ("has_files", "may", "stopping", "priority", "attempts")
 """Fields of a run that `--json` has alone."""
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from whet.cli.output import JsonOption, print_json, print_result
+from whet.cli.output import JsonOption, console, print_json, print_result
 from whet.cli.service.common import (
     AnyRun,
     CapCost,
     CapHours,
     CapTokens,
+    NothingAsked,
     ServiceRun,
     caps_of,
     is_of_service,
@@ -24,8 +26,10 @@ from whet.cli.service.common import (
 )
 from whet.cli.sharing.common import HubOption, safe
 from whet.errors import ConfigError
-from whet.system.terminal import BLOCKS
+from whet.system.terminal import BLOCKS, safe_text
 
+FACTS = {"started": "started", "last sign": "heartbeat", "error": "last_error"}
+"""Label and field of a run's status."""
 What = Literal["adapter", "model", "checkpoint"]
 
 
@@ -96,6 +100,7 @@ def restart(
     cap_hours: CapHours = None,
     cap_tokens: CapTokens = None,
     cap_cost: CapCost = None,
+    yes: NothingAsked = False,
     hub: HubOption = None,
     json_output: JsonOption = False,
 ) -> None:
@@ -154,13 +159,41 @@ def progress(run: AnyRun, hub: HubOption = None, json_output: JsonOption = False
         from whet.rl.stored.stored_run import open_run
 
         stored = open_run(run)
-        print_result(safe({**stored.status, "state": stored.state}), json_output)
+        answer: dict[str, Any] = {"state": stored.state, "step": stored.step, "status": stored.status}
+        _print_progress({**stored.status, "state": stored.state} if json_output else answer, json_output)
         return
     from whet.service.client.following import run_path
 
     with service_run(run, hub) as (service, found):
         answer = service.send("GET", f"/api/v1{run_path(found, 'progress')}").json()
-    print_result(safe(answer), json_output)
+    _print_progress(answer, json_output)
+
+
+def _print_progress(answer: Mapping[str, Any], json_output: bool) -> None:
+    """The facts as labelled lines, and a line for each process: within the width of a terminal."""
+    if json_output:
+        print_json(safe(dict(answer)))
+        return
+    from whet.display.columns import print_fact, print_rows
+
+    out = console()
+    status, used, waits = (answer.get(name) or {} for name in ("status", "processes", "waits_for"))
+    steps = f"{answer.get('step') or 0}" + (f" of {answer['max_steps']}" if answer.get("max_steps") else "")
+    facts = {"state": answer.get("state"), "reason": answer.get("reason"), "step": steps, "waits for": ", ".join(waits)}
+    facts |= {label: status.get(name) for label, name in FACTS.items()} if isinstance(status, dict) else {}
+    for label, value in facts.items():
+        if value not in (None, ""):
+            print_fact(label, safe_text(value, 1_000), out)
+    rows = [
+        {
+            "pid": str(one["pid"]),
+            "memory": "" if one["memory"] is None else size_text(one["memory"]),
+            "cores": "" if one["cores"] is None else f"{one['cores']:.2f}",
+            "process": safe_text(one["name"], max(20, out.width - 30)),
+        }
+        for one in used.get("processes", ())
+    ]
+    print_rows(rows, out, {"pid", "memory", "cores"}) if rows else None
 
 
 def distributions(

@@ -233,13 +233,14 @@ def _pinned(service: HubClient, owner: str, origins: Mapping[str, Origin], choic
 
 
 def _push(service: HubClient, owner: str, source: PackageSource, choices: Choices) -> VersionAnswer:
+    from whet.cli.sharing.packages import show_findings
     from whet.hub.client.publish import Options, push, refuse_unready
 
     def say(text: str) -> None:
         typer.echo(text, err=choices.json_output)
 
     options = Options(None, choices.auto_bump, choices.allow_dirty)
-    refuse_unready(source, options, lambda report: None)
+    refuse_unready(source, options, lambda report: show_findings(report, quiet=True))
     with progress_bar(quiet=choices.json_output or not sys.stderr.isatty()) as progress:
         done = push(
             service,

@@ -58,5 +58,5 @@ def safe(value: Any) -> Any:
     if isinstance(value, str):
         return safe_text(value, 1_000)
     if isinstance(value, dict):
-        return {key: safe(item) for key, item in value.items()}
+        return {safe(key): safe(item) for key, item in value.items()}
     return [safe(item) for item in value] if isinstance(value, list) else value

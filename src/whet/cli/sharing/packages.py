@@ -77,7 +77,7 @@ def push(
         if connection.token is None:
             raise ConfigError(f"pushing needs a login: whet login --hub {connection.url}")
         owner = owner or default_owner(connection)
-        refuse_unready(source, options, lambda report: _show_findings(report, quiet=json_output))
+        refuse_unready(source, options, lambda report: show_findings(report, quiet=json_output))
         preview = _no_preview if json_output else _preview
         say = _say_aside if json_output else typer.echo
         pushed = push_source(connection, owner, source, options, preview=preview, say=say, progress=progress)
@@ -96,7 +96,7 @@ def push(
         raise typer.Exit(1)
 
 
-def _show_findings(report: Report, quiet: bool) -> None:
+def show_findings(report: Report, quiet: bool) -> None:
     """Errors and warnings of a review; on standard error where standard output is JSON."""
     for finding in report.findings:
         if finding.severity != "note":

@@ -56,10 +56,12 @@ def about(call: CallParameter) -> Json:
         found = places(session, database_now(session))
     largest = max(found, key=lambda place: (place.capacity.devices, place.capacity.cores), default=None)
     amount = largest.capacity if largest is not None else None
+    free = max((place.free.cores for place in found), default=None)
     return {
         "version": __version__,
         "environments": list(installed_environments().values()),
         "models": known_models(),
+        "free_cores": free,
         "largest": amount
         and {
             "cores": amount.cores,

@@ -20,6 +20,7 @@ class ServiceAnswer(BaseModel):
     environments: list[InstalledAnswer] = []
     models: list[str] = []
     largest: dict[str, float] | None = None
+    free_cores: float | None = None  # on the runner that has most now
 
 
 class SubmittedRun(BaseModel):

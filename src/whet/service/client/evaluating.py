@@ -191,6 +191,9 @@ def _needs(configs: Sequence[EvalConfig], service: ServiceAnswer, notes: list[st
     needs = needs_of(
         threads if local else 1, memory, [config.device for config in local], processes=1, largest=service.largest
     )
+    if local and not threads and service.free_cores is not None and service.free_cores < needs["cores"]:
+        needs["cores"] = max(1, int(service.free_cores))
+        notes.append(f"cores: {needs['cores']}, as many as are free there now; say how many it waits for with --cores")
     return needs if local else {**needs, "memory": OWN_MEMORY}
 
 

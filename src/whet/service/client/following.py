@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tarfile
 import tempfile
@@ -89,7 +90,7 @@ def log_lines(
         # Asked before the log is read: what is written just before the end is read too.
         ended = not follow or service.ask(SubmittedRun, "GET", run_path(run)).ended
         found = service.ask(LogAnswer, "GET", run_path(run, "logs"), params={**query, **more})
-        yield from (line.text for line in found.lines)
+        yield from (_of_user(line.text, run.id) for line in found.lines)
         if found.next:
             more = {"limit": str(PAGE_LINES), "cursor": found.next}
         if found.more:
@@ -97,6 +98,12 @@ def log_lines(
         if ended:
             return
         wait(POLL_S)
+
+
+def _of_user(text: str, run: str) -> str:
+    """A line with commands for the user in place of those for the service's machine, whose folders it names."""
+    text = re.sub(rf"[^\s'\"]*/runs/{run}/run(?![\w.-])(?!/)", run, text)
+    return text.replace(f"whet train resume {run}", f"whet train restart {run}")
 
 
 def wait_for_end(

@@ -173,7 +173,7 @@ def _logged(what: str) -> Iterator[None]:
 
 
 async def _answer(gateway: Gateway, listening: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Answer requests until a signal; requests under way then have five seconds."""
+    """Answer requests until a signal; requests under way then have two seconds."""
     import uvicorn
 
     from whet.gateway.connections import limited_connections
@@ -184,7 +184,7 @@ async def _answer(gateway: Gateway, listening: socket.socket, on_ready: Callable
         ws="none",
         log_level="warning",
         lifespan="off",
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=2,
     )
     server = uvicorn.Server(options)
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign] # which would end the process
