@@ -27,7 +27,7 @@ def test_the_axes_hold_every_value_and_every_tick(values: list[float]) -> None:
     for one in (x_axis, y_axis):
         assert one.ticks
         assert all(-1e-6 <= one.share(tick) <= 1 + 1e-6 for tick in one.ticks)
-        assert len(axis.ticks) <= 12
+        assert len(one.ticks) <= 12
     assert svg_chart(chart, 400, 200)
 
 
