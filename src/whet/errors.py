@@ -87,12 +87,12 @@ class Error(Exception):
 class ModelError(Error):
     """A model endpoint or engine failed to answer."""
 
+    refusal = ""
+    """The words of an endpoint that refused the request."""
+
 
 class RequestRefusedError(ModelError):
     """A request that no engine could answer: a value out of range, or a conversation that the chat template refuses."""
-
-    said = ""
-    """The server's own words, where it was a server that refused."""
 
 
 class EndpointDownError(ModelError):

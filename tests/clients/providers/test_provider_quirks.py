@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 import whet
-from whet.errors import ContentFilterError, EndpointDownError, EndpointError, ModelError, RequestRefusedError
+from whet.errors import ContentFilterError, EndpointDownError, EndpointError, ModelError
 from whet.types import AssistantMessage, SystemMessage, Tool, ToolCall, ToolMessage, UserMessage
 
 pytest.importorskip("openai")
@@ -353,7 +353,7 @@ def test_two_names_for_one_limit_that_are_both_refused_are_left_out(provide):
 
 def test_a_value_out_of_range_is_not_left_out(provide):
     provider = provide(lambda request: (400, {"error": {"message": "temperature must be between 0 and 1, not 5"}}))
-    with pytest.raises(RequestRefusedError, match=r"between 0 and 1.*endpoints\.toml"):
+    with pytest.raises(ModelError, match=r"between 0 and 1.*endpoints\.toml"):
         ask(provider, sampling_args={"temperature": 5})
     assert len(provider.requests) == 1
 
@@ -567,7 +567,7 @@ ERRORS = {
     "Groq, a request over the minute's limit": (
         413, {"error": {"message": "Request too large for model `x` on tokens per minute (TPM): Limit 6000, Requested "
                         "7000, please reduce your message size and try again.", "code": "rate_limit_exceeded"}},
-        RequestRefusedError, "Limit 6000",
+        ModelError, "Limit 6000",
     ),
     "Gemini, a wrong key": (
         400, [{"error": {"code": 400, "message": "API key not valid. Please pass a valid API key."}}],
@@ -603,14 +603,14 @@ ERRORS = {
     "OpenRouter, what the provider said": (
         400, {"error": {"code": 400, "message": "Provider returned error",
                         "metadata": {"raw": '{"error": {"message": "messages must contain the word json"}}'}}},
-        RequestRefusedError, "the word json",
+        ModelError, "the word json",
     ),
     "Ollama, a model without tools": (
-        400, {"error": {"message": "registry.ollama.ai/library/x does not support tools"}}, RequestRefusedError, "tools",
+        400, {"error": {"message": "registry.ollama.ai/library/x does not support tools"}}, ModelError, "tools",
     ),
     "a server that repeats the prompt": (
         422, {"detail": [{"loc": ["body", "n"], "msg": "Input should be less than 2", "input": "billing context length"}]},
-        RequestRefusedError, "less than 2",
+        ModelError, "less than 2",
     ),
 }  # fmt: skip
 

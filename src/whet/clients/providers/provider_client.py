@@ -26,7 +26,7 @@ from whet.clients.providers.dialect import Dialect
 from whet.clients.providers.first_contact import GivenUp, giving_up
 from whet.clients.providers.provider_errors import failure, look_into
 from whet.clients.usage import usage_of
-from whet.errors import EndpointUnreachableError, MissingExtraError, OverlongPromptError, RequestRefusedError
+from whet.errors import EndpointUnreachableError, MissingExtraError, ModelError, OverlongPromptError
 from whet.system.redaction import redacted
 from whet.types import SamplingArgs
 
@@ -94,14 +94,16 @@ class ProviderClient(Client[ClientT, MessagesT, ResponseT, ToolT]):
                 return cast(ResponseT, await self.request(sent))
             except OverlongPromptError as error:
                 request |= await self._that_fits(error, sent, request, first_turn)
-            except RequestRefusedError as error:
+            except ModelError as error:
+                if not error.refusal:
+                    raise
                 if self._dialect.spoken(request) == sent:  # else another request has learned meanwhile
-                    setting = self._dialect.learn(error.said, sent)
+                    setting = self._dialect.learn(error.refusal, sent)
                     if setting is None or self._dialect.spoken(request) == sent:
                         raise
                     self.logger.warning(
                         "%s does not take a part of the requests, which are changed from here on: %s To change them "
-                        "from the start, set %s in endpoints.toml.", self.base_url, error.said, setting,
+                        "from the start, set %s in endpoints.toml.", self.base_url, error.refusal, setting,
                     )  # fmt: skip
         return cast(ResponseT, await self.request(self._dialect.spoken(request)))
 

@@ -19,7 +19,6 @@ from whet.errors import (
     EndpointError,
     ModelError,
     OverlongPromptError,
-    RequestRefusedError,
 )
 
 Kind = Literal["access", "quota", "busy", "overlong", "filter", "missing", "written", "refused", "down"]
@@ -74,8 +73,8 @@ def failure(package: Any, error: Any, base_url: str, advice: str) -> Exception |
     text = said(body)
     make, sentence = _SENTENCES[kind_of(error.response, body)]
     ours = make(sentence.format(url=base_url, text=text, status=error.status_code, advice=advice))
-    if isinstance(ours, RequestRefusedError):
-        ours.said = text
+    if type(ours) is ModelError:
+        ours.refusal = text
     if isinstance(ours, WrittenError):
         quoted = [value for key, value in _pairs(body) if key == "failed_generation"]
         found = _WRITTEN.search(text)
@@ -99,7 +98,7 @@ _SENTENCES: dict[Kind, tuple[type[Exception], str]] = {
     "filter": (ContentFilterError, "{url}: the content filter stopped the request: {text} Change the prompt."),
     "written": (WrittenError, "{text}"),
     "refused": (
-        RequestRefusedError,
+        ModelError,
         "{url} rejects the request (status {status}): {text} "
         "Check the sampling arguments, and `fields` and `forms` of the endpoint in endpoints.toml.",
     ),
