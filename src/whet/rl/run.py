@@ -211,6 +211,8 @@ class ReinforcementRun(TrainingRun):
         )
 
     async def _publish(self, step: int, *, again: bool) -> None:
+        if self.cluster is not None:
+            self.cluster.head.on_gone = self.watchdog.give_up
         if self.workers is not None and not again:
             await self.workers.__aenter__()
             quiet = Quiet.here()

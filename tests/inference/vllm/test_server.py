@@ -261,6 +261,22 @@ def test_a_guard_that_stands_still_is_killed(started, monkeypatch) -> None:
     assert traces.gone(), traces.left
 
 
+@pytest.mark.parametrize("part", ["server", "engine"])
+def test_a_suspended_process_is_named(part, started, monkeypatch) -> None:
+    monkeypatch.setattr(server_module, "SUSPENDED_S", 0.2)
+    server = started()
+    traces = ready(server)
+    process = getattr(traces, part)
+    process.suspend()
+    wait(lambda: server.failure() is not None)
+    assert f"process {process.pid} of it" in (server.failure() or "")
+    process.resume()
+    wait(lambda: server.failure() is None)
+    process.suspend()
+    server.close()
+    assert traces.gone(), traces.left
+
+
 def test_a_server_cannot_do_without_its_engines_but_without_what_they_fork() -> None:
     names = {1: ("python", 0), 2: ("VLLM::EngineCor", 1), 3: ("VLLM::Worker_TP", 2), 4: ("VLLM::Worker_TP", 2)}
     forked = {5: ("VLLM::EngineCor", 2), 6: ("VLLM::Worker_TP", 4), 7: ("python", 3), 8: ("gcc", 2)}

@@ -62,6 +62,7 @@ class TestCluster:
             "node_ip_address": "127.0.0.2",
             "temp_dir": directory,
         }
+        Path("/tmp/ray").mkdir(exist_ok=True)  # Ray keeps the newest address there
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self._nodes = 1
         self.address: str = self._cluster.address
@@ -76,6 +77,11 @@ class TestCluster:
         """Its raylet, at once, and what it has started."""
         self._cluster.remove_node(node, allow_graceful=False)
 
+    def head_pids(self) -> list[int]:
+        """Of all that Ray runs on the head's node."""
+        started = self._cluster.head_node.all_processes.values()
+        return [one.process.pid for several in started for one in several]
+
     def close(self) -> None:
         self._cluster.shutdown()
 
@@ -83,7 +89,7 @@ class TestCluster:
 class ClusterRun:
     """`whet train run` in a process of its own."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, **environment: str) -> None:
         self.directory = directory / "runs" / "run"
         config = directory / "config.toml"
         config.write_text(CONFIG)
@@ -91,7 +97,10 @@ class ClusterRun:
         self._log = directory / "output"
         with self._log.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "whet.cli.main", *command], stdout=output, stderr=subprocess.STDOUT
+                [sys.executable, "-m", "whet.cli.main", *command],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
             )
 
     @property
@@ -132,9 +141,9 @@ def train(tmp_path: Path) -> Iterator[Train]:
     """Starts a run, which is ended with the test."""
     started: list[ClusterRun] = []
 
-    def run(*options: str, directory: str = "a") -> ClusterRun:
+    def run(*options: str, directory: str = "a", **environment: str) -> ClusterRun:
         (tmp_path / directory).mkdir()
-        started.append(ClusterRun(tmp_path / directory, *options))
+        started.append(ClusterRun(tmp_path / directory, *options, **environment))
         return started[-1]
 
     yield run

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from whet.rl.cluster.bundles import bundles, fit, lacking
+from whet.rl.cluster.bundles import ClusterBundle, bundles, fit, lacking
 from whet.rl.cluster.nodes import ClusterNode
 from whet.rl.config import RunConfig
 from whet.rl.placement import placement
@@ -24,6 +24,13 @@ def wanted(run: RunConfig, sampler: str, gpus: int = 0) -> list[tuple[str, dict[
 
 def node(address: str, cpus: float, problem: str = "") -> ClusterNode:
     return ClusterNode(address, cpus, 0.0, 1 << 30, problem=problem)
+
+
+def test_nodes_of_one_address_are_counted_apart() -> None:
+    wanted = [ClusterBundle("engine 1", 2, 0), ClusterBundle("engine 2", 2, 0)]
+    nodes = [ClusterNode("10.0.0.1", 2, 0, 0, node=name) for name in ("a", "b")]
+    assert fit(wanted, nodes) == {"engine 1": "10.0.0.1", "engine 2": "10.0.0.1"}
+    assert fit(wanted, nodes[:1]) == {"engine 1": "10.0.0.1", "engine 2": None}
 
 
 def test_an_embedded_engine_reserves_a_cpu_for_each_of_its_threads() -> None:

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +40,23 @@ def test_ranks_on_two_nodes_learn_what_one_process_does(cluster: Any, train: Any
     assert "on 127.0.0.3)" in run.output
     assert [row["reward/mean"] for row in rows] == pytest.approx(alone[:3], abs=0.02)
     run.check_ledger(12)
+
+
+LOSS = """
+from whet.rl.algorithms import loss_fn
+
+def mine(inputs, config):
+    return loss_fn("grpo")(inputs, config)
+"""
+
+
+def test_ranks_compute_a_loss_that_only_the_machine_of_the_run_has(cluster: Any, train: Any, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "own_loss.py").write_text(LOSS)
+    path = os.pathsep.join([str(tmp_path / "own"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    options = ("--algorithm.loss", "own_loss:mine", "--max_steps", "1")
+    run = train("--deployment.ray_address", cluster.address, *RANKS, *options, PYTHONPATH=path)
+    assert len(run.finish()) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)])

@@ -26,6 +26,7 @@ from typing import Any
 from whet.errors import EngineError
 from whet.inference.vllm import guard
 from whet.inference.vllm.server_log import root_cause
+from whet.runs.process import is_suspended
 from whet.system.files import user_cache
 
 MODULE = "vllm.entrypoints.openai.api_server"
@@ -38,6 +39,8 @@ READY_WITHIN_S = 1800.0
 LOOK_S = 0.25
 ANSWER_S = 30.0
 """Seconds for one answer to whether it is ready: its event loop may be busy."""
+SUSPENDED_S = 20.0
+"""Seconds after which a server with a suspended process counts as ended."""
 STOP_S = guard.GRACE_S + guard.KILLED_S + 2 * guard.TRACKER_S
 """Seconds after which a guard that does not end is killed."""
 LONGEST_PATH = 107
@@ -93,6 +96,7 @@ class VllmServer:
         """Processes that it cannot do without, and with which it is ended: EngineCore, Worker."""
         self._ending: dict[str, Any] | None = None  # the guard's word on why the server ends
         self._stopping = False
+        self._suspended_since: float | None = None
         self._failure: str | None = None
         self._log_from = 0  # where in the log the cause of a failure is looked for
 
@@ -143,13 +147,25 @@ class VllmServer:
 
     def failure(self) -> str | None:
         """Why the server ended, in words; None where it has not, or was stopped by `stop`."""
-        if self.alive or self._guard is None or self._stopping:
+        if self.alive:
+            return self._suspended()
+        if self._guard is None or self._stopping:
             return None
         if self._failure is None:
             ending = self._ending or {"cause": "its guard was killed", "status": None}
             words = ending["cause"] or _status_words(ending["status"])
             self._failure = f"{words}: {self._root_cause() or 'its output does not say why'}"
         return self._failure
+
+    def _suspended(self) -> str | None:
+        """Which of its processes has been suspended for long, in words."""
+        pids = [one for one in (self._server, *self.engine_pids) if one is not None]
+        pid, now = next(filter(is_suspended, pids), None), time.monotonic()
+        self._suspended_since = None if pid is None else self._suspended_since or now
+        if self._suspended_since is None or now - self._suspended_since < SUSPENDED_S:
+            return None
+        what = "API server" if pid == self._server else "EngineCore or worker"
+        return f"process {pid} of it ({what}) is suspended by a signal"
 
     def move_log(self, path: Path) -> None:
         """Move the output so far to `path`, in the same file system; what comes goes there, too.

@@ -69,16 +69,17 @@ def fit(wanted: Sequence[ClusterBundle], nodes: Sequence[ClusterNode]) -> dict[s
     The largest first, each on the fullest node that has room, as Ray packs them. Ray decides when the run begins, also
     by what others have reserved by then.
     """
-    room = {node.address: [node.cpus, node.gpus] for node in nodes if not node.problem}
+    usable = {node.node or node.address: node for node in nodes if not node.problem}  # several may have one address
+    room = {name: [node.cpus, node.gpus] for name, node in usable.items()}
     found: dict[str, str | None] = {bundle.part: None for bundle in wanted}
     for bundle in sorted(wanted, key=lambda one: (not one.node, -one.gpus, -one.cpus)):
-        names = [bundle.node] if bundle.node else list(room)
-        fitting = [n for n in names if n in room and room[n][0] >= bundle.cpus and room[n][1] >= bundle.gpus]
+        names = [name for name, node in usable.items() if bundle.node in ("", node.address)]
+        fitting = [name for name in names if room[name][0] >= bundle.cpus and room[name][1] >= bundle.gpus]
         if fitting:
             name = min(fitting, key=lambda name: (room[name][1], room[name][0]))
             room[name][0] -= bundle.cpus
             room[name][1] -= bundle.gpus
-            found[bundle.part] = name
+            found[bundle.part] = usable[name].address
     return found
 
 

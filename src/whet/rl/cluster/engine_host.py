@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import EngineError
+from whet.rl.cluster.head_watch import end_with_head
 from whet.rl.cluster.relay import KeyedRelay
 from whet.rl.storage.weight_directory import weights_directory
 from whet.system.files import user_cache
@@ -63,6 +64,7 @@ class EngineHost:
         self._server: Any = None
         self._relay: KeyedRelay | None = None
         self._stopped = threading.Event()
+        end_with_head(self.stop)
 
     def start(self) -> EngineAddress:
         """Start the server and wait until it answers. Raises `WhetError`."""

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from whet.rl.cluster.head_watch import end_with_head
 from whet.rollouts.workers.started import WorkerProcess
 
 CONNECTS_WITHIN_S = 30.0
@@ -45,5 +46,6 @@ class EnvironmentHost:
             path = [*sys.path, *(entry for entry in at.path if entry not in sys.path and os.path.exists(entry))]
             directory = at.directory if os.path.isdir(at.directory) else None
             worker = WorkerProcess(connection, path=path, directory=directory)
+        end_with_head(worker.kill)
         worker.wait()
         return worker.fate

@@ -21,6 +21,7 @@ from whet.inference.vllm.engine import VllmEngine
 from whet.inference.vllm.members import headers
 from whet.inference.vllm.server import READY_WITHIN_S, STOP_S
 from whet.rl.cluster.engine_host import CALLS_AT_ONCE, EngineAddress, EngineHost, HostedEngine
+from whet.rl.cluster.head_watch import head_is_gone, wait_for_lost_nodes
 from whet.rl.cluster.weight_store import WeightStore
 
 _log = logging.getLogger(__name__)
@@ -39,10 +40,14 @@ class ClusterMember:
         self._actor: Any = None
         self._watch: asyncio.Task[None] | None = None
         self._ended: str | None = None
+        self._started = False
 
     async def start(self) -> Engine:
         import ray
 
+        if self._started:
+            await asyncio.to_thread(wait_for_lost_nodes)
+        self._started = True
         self._ended = self.address = None
         host = ray.remote(max_concurrency=CALLS_AT_ONCE, max_restarts=0, **self._place())(EngineHost)
         self._actor = actor = host.remote(self._hosted)
@@ -61,7 +66,7 @@ class ClusterMember:
         return NodeEngine(self._engine(self.address), self._store, self.address.node)
 
     async def stop(self) -> None:
-        if self._actor is None:
+        if self._actor is None or head_is_gone():
             return
         import ray
 
@@ -76,7 +81,7 @@ class ClusterMember:
 
     def close(self) -> None:
         """As `stop`, from outside of an event loop, at the end of a run: Ray ends what is left."""
-        if self._actor is not None:
+        if self._actor is not None and not head_is_gone():
             import ray
 
             actor, self._actor = self._actor, None

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from whet.rl.cluster.head_watch import end_with_head
+from whet.rl.cluster.shipped_modules import Source, import_from
 from whet.rl.cluster.weight_store import sees
 from whet.rl.learner.ranks.rank_body import RankBody
 from whet.rl.learner.ranks.rank_group import Answer
@@ -41,11 +43,13 @@ class RankLook:
 class RankHost:
     """See `RankBody`."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, sources: Mapping[str, Source]) -> None:
+        import_from(sources)
         self._lock = threading.Lock()
         self._phase, self._phases, self._since = "starting its process", 0, time.monotonic()
         self._body = RankBody(rank, self._begin)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"whet rank {rank}")
+        end_with_head(lambda: None)
 
     def about(self) -> tuple[str, int, int]:
         """Address of the node, number of the process, a port that is free there."""

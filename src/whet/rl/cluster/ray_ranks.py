@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import ConfigError, LearnerLostError
+from whet.rl.cluster.head_watch import head_is_gone, wait_for_lost_nodes
 from whet.rl.cluster.node_engine import PLACED_WITHIN_S, actor_line
 from whet.rl.cluster.rank_host import CALLS_AT_ONCE, RankHost, RankLook
+from whet.rl.cluster.shipped_modules import Source
 from whet.rl.learner.ranks.rank_group import Answer, Standing
 from whet.rl.supervision.child_log import Deliver
 
@@ -46,7 +48,12 @@ class RayRankGroup:
     """See `RankGroup`."""
 
     def __init__(
-        self, model: str, devices: Sequence[str], place: Callable[[int], dict[str, Any]], shared: Path
+        self,
+        model: str,
+        devices: Sequence[str],
+        place: Callable[[int], dict[str, Any]],
+        shared: Path,
+        sources: Mapping[str, Source],
     ) -> None:
         """Nothing is started.
 
@@ -55,10 +62,13 @@ class RayRankGroup:
             devices: `cuda` or `cpu` for each rank; a rank's GPU is the one that Ray shows it.
             place: options of the actor of a rank.
             shared: an existing directory that all ranks have to see.
+            sources: modules of this machine that ranks import, as `local_sources` has them.
         """
         self.size = len(devices)
         self._model, self._devices, self._place, self._shared = model, tuple(devices), place, shared
+        self._sources = sources
         self._ranks: list[_ActorRank] = []
+        self._starts = 0
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
 
     @property
@@ -71,10 +81,13 @@ class RayRankGroup:
         import ray
 
         self._answers = queue.SimpleQueue()
+        if self._starts:
+            wait_for_lost_nodes()
+        self._starts += 1
         actors = []
         for number in range(self.size):
             options_of = {"max_concurrency": CALLS_AT_ONCE, "max_restarts": 0, **self._place(number)}
-            actors.append(ray.remote(**options_of)(RankHost).remote(number))
+            actors.append(ray.remote(**options_of)(RankHost).remote(number, self._sources))
         try:
             abouts = ray.get([actor.about.remote() for actor in actors], timeout=PLACED_WITHIN_S)
             self._check_shared(actors, [node for node, _, _ in abouts])
@@ -127,7 +140,7 @@ class RayRankGroup:
                 rank.look.phases,
                 phase_s=rank.look.phase_s + now - rank.looked,
                 silent_s=now - rank.looked,
-                ended=rank.ended,
+                ended=rank.ended or ("is lost with the head of the cluster" if head_is_gone() else None),
             )
             for number, rank in enumerate(self._ranks)
         ]
@@ -194,6 +207,8 @@ class RayRankGroup:
         """End them, and wait until each is known to have ended."""
         import ray
 
+        if head_is_gone():
+            return
         with suppress(ray.exceptions.RayError):
             for actor in actors:
                 ray.kill(actor)

@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from whet.rl.cluster.environment_host import SECRET_BYTES, EnvironmentHost, MeetingPoint
+from whet.rl.cluster.head_watch import head_is_gone
 from whet.rl.cluster.node_engine import PLACED_WITHIN_S, actor_line
 
 PROVES_WITHIN_S = 10.0
@@ -71,8 +72,9 @@ class RemoteWorker:
         """Its actor, and by that the worker with what it has started, within seconds."""
         import ray
 
-        with suppress(ray.exceptions.RayError):
-            ray.kill(self._actor)
+        if not head_is_gone():
+            with suppress(ray.exceptions.RayError):
+                ray.kill(self._actor)
 
     def close(self) -> None:
         """It has ended, and its connection is the pool's."""

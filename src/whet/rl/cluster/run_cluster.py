@@ -21,12 +21,14 @@ from whet.errors import ConfigError
 from whet.inference.loading import ModelFiles
 from whet.inference.pool.engine_pool import EnginePool
 from whet.inference.pool.health import RestartPolicy
-from whet.rl.cluster.bundles import ClusterBundle, apart, bundles
+from whet.rl.cluster.bundles import RANK, ClusterBundle, apart, bundles
 from whet.rl.cluster.engine_host import HostedEngine
+from whet.rl.cluster.head_watch import HeadWatch, head_is_gone, head_watched
 from whet.rl.cluster.node_engine import PLACED_WITHIN_S, ClusterMember
 from whet.rl.cluster.nodes import LOCAL
 from whet.rl.cluster.ray_ranks import RayRankGroup
 from whet.rl.cluster.remote_worker import RemoteWorker
+from whet.rl.cluster.shipped_modules import local_sources
 from whet.rl.cluster.weight_store import NodeAgent, WeightStore
 from whet.rl.config import RunConfig
 from whet.rl.learner.ranks.ranks_learner import RanksLearner
@@ -34,6 +36,7 @@ from whet.rl.placement import PlacedPart, Placement
 from whet.rl.preflight import place
 from whet.rl.storage.starting_point import starting_model
 
+_log = logging.getLogger(__name__)
 CONNECTED_WITHIN_S = 120.0
 """Seconds for Ray's client to connect; for `local`, to start a cluster."""
 LOOPBACK = "127.0.0.2"
@@ -52,8 +55,9 @@ class Reserved(NamedTuple):
 class RunCluster:
     """See `joined`, which makes it."""
 
-    def __init__(self, reserved: Mapping[str, Reserved], here: str, placed: Placement) -> None:
+    def __init__(self, reserved: Mapping[str, Reserved], here: str, placed: Placement, head: HeadWatch) -> None:
         """`reserved` has each part that is in an actor, by name; `here` is the address of this node."""
+        self.head = head
         self._reserved, self._here = reserved, here
         self._workers = [part.process for part in placed.parts if part.role == "environment"]
 
@@ -73,7 +77,8 @@ class RunCluster:
         """Makes the learner in ranks, as `local_ranks` does."""
         devices = [part.device for part in place(config).parts if part.role == "learner"]
         shared = next(folder for folder in config.directory.absolute().parents if folder.is_dir())
-        group = RayRankGroup(_model(config), devices, lambda rank: self.place(f"learner rank {rank}"), shared)
+        sources = local_sources(config.algorithm.loss)
+        group = RayRankGroup(_model(config), devices, lambda rank: self.place(f"{RANK}{rank}"), shared, sources)
         return partial(RanksLearner, group, timeout_s=config.learner.rank_timeout_seconds)
 
 
@@ -86,7 +91,7 @@ def joined(config: RunConfig) -> Iterator[RunCluster]:
     import ray
 
     assert config.deployment.ray_address is not None
-    with begun_ray(config.deployment.ray_address):
+    with begun_ray(config.deployment.ray_address) as head:
         placed, here = place(config), ray.util.get_node_ip_address()
         wanted = bundles(config, placed, here)
         reserved: dict[str, Reserved] = {}
@@ -101,11 +106,11 @@ def joined(config: RunConfig) -> Iterator[RunCluster]:
                     f"{'; '.join(f'{bundle.part}: {bundle.describe()}' for bundle in wanted)}): others may have it. "
                     "See `ray status`, and whet cluster check."
                 )
-        yield RunCluster(reserved, here, placed)  # Ray releases it with this process's connection
+        yield RunCluster(reserved, here, placed, head)  # Ray releases it with this process's connection
 
 
 @contextmanager
-def begun_ray(address: str, *, within_s: float = CONNECTED_WITHIN_S) -> Iterator[None]:
+def begun_ray(address: str, *, within_s: float = CONNECTED_WITHIN_S) -> Iterator[HeadWatch]:
     """This process is connected within; for `local` to a cluster of this machine, which leaves nothing.
 
     Raises `ConfigError`, also where Ray has not connected in time.
@@ -121,7 +126,7 @@ def begun_ray(address: str, *, within_s: float = CONNECTED_WITHIN_S) -> Iterator
         connection = _Connection(address, options)
         stack.callback(connection.close)
         connection.wait(within_s)
-        yield
+        yield stack.enter_context(head_watched())
 
 
 class _Connection:
@@ -147,6 +152,8 @@ class _Connection:
             raise self._error
 
     def close(self) -> None:
+        if head_is_gone():  # Ray would wait for it
+            return
         self._closing.set()
         if self._ready.is_set():
             self._thread.join()
@@ -159,10 +166,18 @@ class _Connection:
             ray.init(address=self._address, **self._options)
         except Exception as error:
             self._error = error
+        else:  # Ray prints what it says of lost nodes, with 20 lines of their logs, over whatever is on the terminal
+            ray._private.worker.print_to_stdstream = _log_of_ray
         self._ready.set()
         if self._error is None:
             self._closing.wait()
             ray.shutdown()
+
+
+def _log_of_ray(data: Mapping[str, Any], **_: Any) -> None:
+    """In the place of what prints Ray's messages: the first line of each goes to the log of the run."""
+    for text in data.get("lines", ()):
+        _log.info("Ray: %s", str(text).partition("\n")[0][:300])
 
 
 class ClusterEngines:

@@ -22,6 +22,7 @@ from typing import Any
 
 from whet.errors import ModelLoadError
 from whet.inference.protocol import WeightUpdate
+from whet.rl.cluster.head_watch import end_with_head, head_is_gone
 from whet.rl.storage.weight_directory import weights_directory
 
 TOKEN = ".whet-seen"
@@ -89,6 +90,7 @@ class NodeAgent:
         self._context = weights_directory()  # swept up by the next run where this process is killed
         self._directory = self._context.__enter__()
         self._copies: list[Path] = []
+        end_with_head(self.close)
 
     def sees(self, directory: Path, token: str) -> bool:
         return sees(directory / TOKEN, token)
@@ -188,6 +190,8 @@ class WeightStore:
         """Remove what is on nodes, from outside of an event loop. Ray ends the agents with the run."""
         import ray
 
+        if head_is_gone():  # the agents end by themselves
+            return
         ends = [agent.close.remote() for agent in self._agents.values()]
         self._agents.clear()
         if ends:

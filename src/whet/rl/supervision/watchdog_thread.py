@@ -119,6 +119,13 @@ class Watchdog:
         if self._stop is not None:
             self._stop()
 
+    def give_up(self, message: str) -> None:
+        """From any thread: the run cannot continue. It is stopped; where that takes too long, its process is ended."""
+        self._gave_up = self._gave_up or self.clock()
+        self.failure = self.failure or message
+        self._report(message)
+        self._on_the_loop(self.stop, message)
+
     @contextmanager
     def on_duty(self, *, stop: Callable[[], None], say: Say, last_resort: Say) -> Iterator[None]:
         """Watch from the running event loop's thread until the block ends.
@@ -205,10 +212,7 @@ class Watchdog:
             self._report(f"{STALLED}{line}; {'it is replaced' if stall.wait.replaceable else 'the run stops'}")
             self._on_the_loop(stall.wait.act, line)
         elif self._gave_up is None:
-            self._gave_up = self.clock()
-            self.failure = self.failure or line
-            self._report(f"{line}, also after it was stopped: giving up")
-            self._on_the_loop(self.stop, line)
+            self.give_up(f"{line}, also after it was stopped")
             if self._listener is not None and self._stands_still(self.clock()):  # signals are taken, and needed
                 signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
 
