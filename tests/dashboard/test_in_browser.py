@@ -309,3 +309,35 @@ def test_hidden_tab_asks_for_nothing_and_catches_up(page: Page, address: str, ru
     page.evaluate(hide, False)
     expect(page.locator("[data-step]").first).to_have_text(str(step))
     page.wait_for_function("streams.length === 2 && streams[1].readyState === EventSource.OPEN")
+
+
+def test_phone_shows_long_reasons_and_names_in_whole_words_and_folds_filters(
+    chromium: Any, address: str, runs: Runs
+) -> None:
+    reason = "the server does not answer: connection refused after 6 tries. Start it, or set base_url to one that runs"
+    runs.training("sort-words-with-a-long-name-and-no-space-lr-0.0003", state="failed", last_error=reason)
+    for width in (1280, 390):
+        with opened(chromium, viewport={"width": width, "height": 844}) as page:
+            page.goto(f"{address}/runs")
+            assert page.locator("#runs a.name").bounding_box()["width"] > 100
+            expect(page.get_by_text("connection refused")).to_be_visible()
+            assert overflow(page) == 0
+            expect(page.get_by_label("Kind")).to_be_visible(visible=width > 760)
+            if width < 760:
+                page.get_by_text("Filters").click()
+                expect(page.get_by_label("Kind")).to_be_visible()
+
+
+def test_constant_is_a_straight_line_on_an_axis_around_it(page: Page, address: str, runs: Runs) -> None:
+    runs.training("mine", metrics=[{"step": step, "reward/mean": 0.5, "policy/entropy": 0.1} for step in range(1, 30)])
+    open_run(page, address)
+    low, high = page.evaluate(
+        "async () => { const { Board } = await import(document.body.dataset.root + '/static/charts.js');"
+        " const board = new Board([document.querySelector(\"figure[data-title='Entropy']\")], { smoothing: 0.6 });"
+        " const steps = Array.from({ length: 29 }, (_, at) => at + 1);"
+        " board.set(steps, { 'policy/entropy': steps.map(() => 0.1) });"
+        " await new Promise(requestAnimationFrame);"
+        " const { min, max } = board.charts[0].plot.scales.y; return [min, max]; }"
+    )
+    assert low < 0.095
+    assert high > 0.105

@@ -41,7 +41,7 @@ def expect_rewards(page: Page, *rewards: str) -> None:
 
 def test_filter_and_sort_change_the_list_and_the_url(page: Page, here: str) -> None:
     page.goto(f"{here}/rollouts")
-    expect_rewards(page, "0.250", "0.750", "0.500", "1.000")
+    expect_rewards(page, "1.000", "0.500", "0.750", "0.250")  # the newest first
     with page.expect_navigation():
         page.get_by_role("link", name="reward").click()
     expect(page.locator("th[aria-sort=descending]")).to_contain_text("reward")
@@ -156,7 +156,7 @@ def test_pages_work_without_scripts(chromium: Any, here: str) -> None:
         page.goto(f"{here}/rollouts")
         page.get_by_label("Part").select_option(label="step 1 (2)")
         page.get_by_role("button", name="Apply").click()
-        expect_rewards(page, "0.250", "0.750")
+        expect_rewards(page, "0.750", "0.250")
         page.locator("[data-item] a").first.click()
         page.locator("#t3").click()
         expect(page.locator("#token-facts")).to_contain_text("token 4 of 5")
