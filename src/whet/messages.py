@@ -112,15 +112,16 @@ def as_tool_call(value: Any, where: str = "message") -> ToolCall:
 def object_text(arguments: Any) -> str:
     """A call's arguments for an endpoint, which takes a JSON object only: what is none is sent inside one, as text.
 
-    No arguments at all are an empty object. The message itself keeps what the model wrote.
+    No arguments at all are an empty object. The message itself keeps what the model wrote. Not in ASCII, so that
+    `whole_characters` sees half characters.
     """
     try:
         value = json.loads(arguments or "null", parse_constant=_no_constant)
     except (TypeError, ValueError, RecursionError):
-        return json.dumps({"arguments": str(arguments)})
+        return json.dumps({"arguments": str(arguments)}, ensure_ascii=False)
     if isinstance(value, dict):
         return str(arguments)
-    return "{}" if value in (None, "") else json.dumps({"arguments": arguments})
+    return "{}" if value in (None, "") else json.dumps({"arguments": arguments}, ensure_ascii=False)
 
 
 def _no_constant(name: str) -> None:
