@@ -37,7 +37,7 @@ def test_limits_follow_what_is_declared() -> None:
     small = Limits.of({"cores": 1, "memory": 64 * MIB})
     assert small == Limits(memory=80 * MIB + GIB, processes=640, disk=768 * MIB, files=8192)
     large = Limits.of({"cores": 8, "memory": 4 * GIB, "devices": 2, "device_memory": 40 * GIB, "disk": 500 * GIB})
-    assert (large.memory, large.processes) == (105 * GIB + 17 * GIB, 512 + 1024 + 2048)
+    assert (large.memory, large.processes) == (105 * GIB + 17 * GIB, 512 + 128 * (8 + 4) + 2048)
     assert (large.disk, large.files) == (500 * GIB, 8192 + 512_000)
     assert Limits.of({}) == Limits.of({"memory": GIB, "cores": 1, "disk": 0, "devices": 0})
 

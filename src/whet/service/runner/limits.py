@@ -24,7 +24,7 @@ DEFAULT_MEMORY = GIB
 """Declared by a run that declares none, as in the API."""
 DEVICE_HOST_MEMORY = 8 * GIB
 """For each device: its driver, pinned buffers, an engine's swap space."""
-PROCESSES, PROCESSES_PER_CORE, PROCESSES_PER_DEVICE = 512, 128, 1024  # threads among them
+PROCESSES, PROCESSES_PER_PART, PROCESSES_PER_DEVICE = 512, 128, 1024  # threads among them; a core, a GiB, a device
 FILES, FILES_PER_GIB = 8192, 1024
 MEASURE_S = 10.0
 """Between two measurements of the folder while its file system loses no room: others may free what the run takes."""
@@ -47,10 +47,11 @@ class Limits:
         on_devices = devices * int(
             needs.get("device_memory") or 0
         )  # which weights pass through the host on their way to
+        cores = float(needs.get("cores") or 1)
         disk = int(needs.get("disk") or 256 * MIB + 8 * (declared + on_devices))
         return Limits(
             memory=(declared + on_devices) * 5 // 4 + GIB + devices * DEVICE_HOST_MEMORY,
-            processes=PROCESSES + int(PROCESSES_PER_CORE * (needs.get("cores") or 1)) + PROCESSES_PER_DEVICE * devices,
+            processes=PROCESSES + int(PROCESSES_PER_PART * (cores + (declared >> 30))) + PROCESSES_PER_DEVICE * devices,
             disk=disk,
             files=FILES + FILES_PER_GIB * (disk >> 30),
         )

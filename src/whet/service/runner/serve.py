@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
+from urllib.request import getproxies
 
 from pydantic import Field
 
@@ -101,6 +102,8 @@ def serve_runner(config: RunnerConfig, on_ready: Callable[[str], None]) -> None:
         apart = "isolated by bubblewrap" if isolation.bubblewrap else "not isolated"
         cores = f"{has.cores:g} {'core' if has.cores == 1 else 'cores'}"
         on_ready(f"runner {runner.id} on {has.host}: {cores}, {has.memory / 2**30:.0f} GiB{devices}; {apart}")
+        if isolation.bubblewrap and reachable is not None and set(getproxies()) - {"no"}:
+            on_ready("runs do not use the HTTP proxy of this machine; where nothing else leads out: --network machine")
         try:
             runner.run(stop)
         finally:
