@@ -1,8 +1,9 @@
 """What one run may take of its machine, from what it declared, and the watch that ends one that takes more.
 
 A control group counts memory and processes where one can be made (`sandboxes/bubblewrap/cgroups.py`); elsewhere the
-processes are looked at ten times a second. The folder is measured whenever its file system has lost so much room that
-it may have reached its limit. Limits of each process (rlimits) keep one that is faster than a look from getting far.
+processes are looked at up to ten times a second. The folder is measured whenever its file system has lost so much room
+that it may have reached its limit. Limits of each process (rlimits) keep one that is faster than a look from getting
+far.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class LimitWatch:
         self._has = set(self._group.directories) if self._group is not None else set()
         self._room = (0, 0)  # bytes and files that the file system has to lose until the folder is measured
         self._free = (0, 0)
-        self._measured_at = float("-inf")
+        self._measured_at = self._look_at = float("-inf")
         self._used = (0, 0)
 
     def enter(self, pid: int) -> None:
@@ -94,12 +95,14 @@ class LimitWatch:
             return self._memory_words()
         if self._group is not None and self._group.refused_processes():
             return self._process_words()
-        if top is not None and not {"memory", "pids"} <= self._has:
+        began = time.monotonic()
+        if top is not None and not {"memory", "pids"} <= self._has and began >= self._look_at:
             found = list(itertools.islice(family(top), limits.processes + 1))
             if len(found) > limits.processes or sum(map(_threads, found)) > limits.processes:
                 return self._process_words()
             if sum(map(own_memory, found)) > limits.memory and sum(map(memory_share, found)) > limits.memory:
                 return self._memory_words()
+            self._look_at = time.monotonic() + 9 * (time.monotonic() - began)  # a tenth of a core, with many threads
         self._measure(last)
         if self._used[0] > limits.disk:
             size = f"{limits.disk / GIB:.3g} GiB"
