@@ -290,8 +290,25 @@ class State(dict[str, Any]):
         return f"<State {fields}, {len(self.get('trajectory') or ())} turns>"
 
 
+ROW_FIELDS = frozenset({
+    "example_id", "rollout", "prompt", "completion", "answer", "info", "reward", "advantage", "metrics", "timing",
+    "is_completed", "is_truncated", "stop_condition", "error", "error_chain", "long_error_chain", "tool_defs",
+    "token_usage", "judge_usage", "parse_failed",
+})  # fmt: skip
+"""Fields of a row that have a meaning, in every row or in some."""
+
+
 class RolloutOutput(dict[str, Any]):
-    """A rollout as stored in `results.jsonl`: JSON values only."""
+    """A rollout as stored in `results.jsonl`: JSON values only.
+
+    Metrics are below `metrics`. `row["exact_match"]` reads one too, unless it is called like a field.
+    """
+
+    def __missing__(self, name: str) -> Any:
+        metrics = self.get("metrics") or {}
+        if name in ROW_FIELDS or name not in metrics:
+            raise KeyError(name)
+        return metrics[name]
 
 
 class GenerateMetadata(TypedDict):

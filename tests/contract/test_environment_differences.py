@@ -265,3 +265,18 @@ def test_difference_30_arguments_are_of_the_types_in_the_schema(arguments, answe
     env = whet.ToolEnv(dataset=tasks(1), tools=[count])
     (row,) = env.evaluate_sync(whet.ScriptedClient([{"tool_calls": [call]}, "done"]), "m")["outputs"]
     assert row["completion"][1]["content"] == (answer or "'to' should be an integer, not 'x'")
+
+
+def test_difference_31_metrics_take_no_place_of_a_field():
+    def reward(completion):
+        return 0.25
+
+    def error(completion):
+        return 1.0
+
+    rubric = whet.Rubric([reward, error, lambda completion: 2.0, lambda completion: 4.0], [1.0, 0.0, 0.0, 0.0])
+    env = whet.SingleTurnEnv(dataset=tasks(1), rubric=whet.RubricGroup([rubric, whet.Rubric([lambda answer: 8.0])]))
+    (row,) = env.evaluate_sync(whet.ScriptedClient(echo), "m")["outputs"]
+    assert (row["reward"], row["error"]) == (8.25, None)
+    numbered = {"<lambda>": 2.0, "<lambda>_2": 4.0, "<lambda>_3": 8.0}
+    assert row["metrics"] == {"reward": 0.25, "error": 1.0, **numbered, "num_turns": 1.0}

@@ -92,6 +92,7 @@ ENVIRONMENTS = (
     Expected(29, "a column called task that is a dict", ("rows.*.answer", "states.*.input.*")),
     Expected(29, "a column called task that is text", ("runs",)),
     Expected(30, "arguments that are no JSON", ANSWERS_OF_TOOLS),
+    Expected(31, "*", ("rows*.metrics are columns too",)),
     Expected(25, "tokens are cut to max_seq_len", ("*.tokens.policy_version",)),
     Expected(25, "steps may bring rewards, advantages and extras*", ("states.*.steps_with_own_advantage",)),
 )
@@ -114,6 +115,7 @@ PACKAGES = (
     Expected(3, "*", ("metadata*.num_errors", "metadata*.error_examples*", "rows*.error.message")),
     Expected(13, "*", ("*sampling_args.n", "*sampling_args.extra_body")),
     Expected(14, "*", ("metadata*.version_info.*",)),
+    Expected(31, "*", ("rows*.metrics are columns too",)),
     Expected(27, "a mixture of reasoning-gym*", ("*.metrics.num_turns", "metadata.avg_metrics.num_turns")),
     Expected(
         28,

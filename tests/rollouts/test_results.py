@@ -33,7 +33,8 @@ def test_a_row_has_the_promised_fields_and_is_json():
     assert output["prompt"] == [{"role": "user", "content": "q"}]
     assert output["completion"] == [{"role": "assistant", "content": "x"}]
     assert (output["example_id"], output["answer"], output["info"]) == (3, "a", {"n": 1})
-    assert (output["reward"], output["metrics"], output["right"]) == (0.5, {"right": 0.5}, 0.5)
+    assert (output["reward"], output["metrics"]) == (0.5, {"right": 0.5})
+    assert "right" not in output
     assert output["stop_condition"] == "max_turns_reached"
     assert {"setup", "generation", "scoring", "model", "env", "total", "overhead"} <= set(output["timing"])
     assert "token_usage" not in output

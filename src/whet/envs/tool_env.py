@@ -50,6 +50,7 @@ class ToolMonitorRubric(Rubric):
     def __init__(self, tool_names: Sequence[str] = ()) -> None:
         super().__init__()
         self.tool_names: list[str] = []
+        self._counts: dict[str, Callable[..., float]] = {}
         self.add_metric(self.total_tool_calls)
         for name in tool_names:
             self.add_tool_metric(name)
@@ -66,12 +67,13 @@ class ToolMonitorRubric(Rubric):
 
         count.__name__ = f"{tool_name}_calls"
         self.tool_names.append(tool_name)
+        self._counts[tool_name] = count
         self.add_metric(count)
 
     def remove_tool_metric(self, tool_name: str) -> None:
         if tool_name in self.tool_names:
             self.tool_names.remove(tool_name)
-            index = self._get_reward_func_names().index(f"{tool_name}_calls")
+            index = self.funcs.index(self._counts.pop(tool_name))
             del self.funcs[index], self.weights[index]
 
 

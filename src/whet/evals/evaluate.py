@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from whet.clients.client import Client
+from whet.envs.answers import check_answers
 from whet.envs.env_group import held_out_rows, member_names, member_of
 from whet.envs.environment import Environment
 from whet.evals.analysis.summary import sampling_name
@@ -55,6 +56,7 @@ async def evaluate_environment(
     """
     rows = held_out_rows(env, num_examples)
     environment, sampling = label or (env.env_id, sampling_name(sampling_args))
+    check_answers(env, rows, environment)
     recipe = RolloutRecipe(
         model,
         sampling_args,

@@ -16,6 +16,7 @@ from whet import __version__
 from whet.calls import call_all
 from whet.clients.config import Price
 from whet.clients.usage import Spending, spending
+from whet.envs.answers import check_answers
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import ConfigError, DatasetError
@@ -142,6 +143,8 @@ class _Search:
             rows = train if train is not None else held_out
             if rows is None or not len(rows):
                 raise DatasetError(f"environment {section.id}: there is no task to learn from")
+            for split in (train, held_out):
+                check_answers(env, split or (), section.id)
             sources.append(EnvRows(section.label, rows, held_out if train is not None else None, section.weight))
         return split_examples(
             sources,

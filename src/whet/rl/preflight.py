@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from whet.calls import call_all
+from whet.envs.answers import check_answers
+from whet.envs.env_group import held_out_rows
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import ConfigError, DatasetError, EngineError
@@ -161,11 +163,13 @@ def rehearse(config: RunConfig | SftConfig) -> None:
     if isinstance(config, RunConfig):
         check_models(config)
         trained, held_out = load_environments(config)
-        environments = [*(one.env for one in trained), *(env for _, env in held_out)]
     else:
         check_devices(config)
         check_starting_point(config.model, config.lora)
-        environments = [env for _, env in load_held_out(() if config.eval is None else config.eval.env)]
+        trained, held_out = [], load_held_out(() if config.eval is None else config.eval.env)
+    for label, env in held_out:
+        check_answers(env, held_out_rows(env), label)
+    environments = [*(one.env for one in trained), *(env for _, env in held_out)]
     cancellation.run(_close(environments))
 
 
@@ -178,4 +182,5 @@ def training_env(config: TrainingEnvConfig) -> TrainingEnv:
     rows = cast(list[RolloutInput], list(env.get_dataset()))
     if not rows:
         raise DatasetError(f"environment {config.id}: its training dataset is empty")
+    check_answers(env, rows, config.id)
     return TrainingEnv(config.label, env, rows)

@@ -137,7 +137,7 @@ class Finished:
 
     @classmethod
     def of(cls, index: int, row: RolloutOutput) -> Finished:
-        """With the number of the attempt in the row, also where a metric has that name."""
+        """With the number of the attempt in the row."""
         numbered = RolloutOutput({"example_id": row["example_id"], "rollout": index, **row})
         numbered["rollout"] = index
         return cls(index, numbered, row_line(numbered).encode())

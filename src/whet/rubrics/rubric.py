@@ -7,7 +7,7 @@ return annotation is a list, scores a whole group at once.
 
 A rollout that is already errored is not scored, and one whose reward function raises or returns something that is not
 a finite number *becomes* errored: its reward is None, never a silent 0. Plain functions run on the event loop, in
-order, so that scoring is repeatable.
+order, so that scoring is repeatable. Different functions of one name are metrics of their own: `f`, `f_2`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import asyncio
 import functools
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from whet.calls import CallSpec, call_all, describe, is_awaitable, package_of, resolve
@@ -25,6 +26,7 @@ from whet.clients.usage import judging
 from whet.decorators import discover_decorated, sort_by_priority
 from whet.errors import ConfigError, RewardError, SandboxFileError, WhetError
 from whet.parsers.parser import Parser
+from whet.rubrics.metric_names import metric_names
 from whet.types import RewardFunc, State
 
 R = TypeVar("R")
@@ -155,11 +157,10 @@ class Rubric:
         for state in states:
             state["reward"] = None if state.get("error") is not None else 0.0
             state["metrics"] = {}
-        for func, weight in zip(self.funcs, self.weights, strict=True):
+        for func, weight, spec in self._scoring():
             live = [state for state in states if state.get("error") is None]
             if not live:
                 break
-            spec = self._spec(func)
             if self._is_group_func(func):
                 await self._score_together(func, spec, weight, live)
             else:
@@ -246,6 +247,15 @@ class Rubric:
             objects.update(provider(states))
         return objects
 
+    def _scoring(self) -> Iterator[tuple[RewardFunc, float, CallSpec]]:
+        """Functions and weights in order, each signature with the name of the function's metric."""
+        for func, weight, name in zip(self.funcs, self.weights, self._metric_names(), strict=True):
+            spec = self._spec(func)
+            yield func, weight, spec if spec.name == name else replace(spec, name=name)
+
+    def _metric_names(self) -> list[str]:
+        return metric_names((self._spec(func).name, func) for func in self.funcs)
+
     def _spec(self, func: Callable[..., Any]) -> CallSpec:
         spec = self._specs.get(func)
         if spec is None:
@@ -260,7 +270,7 @@ class Rubric:
         return [self._spec(func).name for func in self.funcs if self._is_group_func(func)]
 
     def _get_reward_func_names(self) -> list[str]:
-        return [self._spec(func).name for func in self.funcs]
+        return self._metric_names()
 
     def _get_reward_funcs(self) -> list[RewardFunc]:
         return list(self.funcs)

@@ -1,15 +1,19 @@
-"""`RubricGroup`: several rubrics as one. Rewards add up, metrics are merged, functions are added to the first rubric.
+"""`RubricGroup`: several rubrics as one. Rewards add up, functions are added to the first rubric.
+
+Metrics are merged: one function in several rubrics adds up, different ones of one name are numbered (`f`, `f_2`).
 
 The advantage is computed once, from the total reward, after the last rubric.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from typing import Any
 
-from whet.calls import call_all
+from whet.calls import call_all, name_of
 from whet.errors import ConfigError
+from whet.rubrics.metric_names import metric_names
 from whet.rubrics.rubric import (
     GroupScoreObjectProvider,
     Rubric,
@@ -67,14 +71,14 @@ class RubricGroup(Rubric):
     @within_score_sem
     async def score_rollout(self, state: State) -> None:
         total = _Total([state])
-        for rubric in self.rubrics:
+        for rubric, names in zip(self.rubrics, self._names(), strict=True):
             await rubric.score_rollout(state)
-            total.take()
+            total.take(dict(names))
         total.put()
 
     async def add_scores(self, states: list[State]) -> None:
         total = _Total(states)
-        for rubric in self.rubrics:
+        for rubric, names in zip(self.rubrics, self._names(), strict=True):
             if _scores_groups_its_own_way(rubric):
                 blank = [step for state in states for step in state["trajectory"] if step["advantage"] is None]
                 unrewarded = [step for state in states for step in state["trajectory"] if step["reward"] is None]
@@ -87,7 +91,7 @@ class RubricGroup(Rubric):
                         step["reward"] = None
             else:
                 await rubric.add_scores(states)
-            total.take()
+            total.take(dict(names))
         total.put()
 
     async def cleanup(self, state: State) -> None:
@@ -102,7 +106,13 @@ class RubricGroup(Rubric):
         return [name for rubric in self.rubrics for name in rubric._group_func_names()]
 
     def _get_reward_func_names(self) -> list[str]:
-        return [name for rubric in self.rubrics for name in rubric._get_reward_func_names()]
+        return [shown for names in self._names() for _, shown in names]
+
+    def _names(self) -> list[list[tuple[str, str]]]:
+        """For each rubric, its metrics: the name of each there, and the one that it has here."""
+        parts = [list(_named_functions(rubric)) for rubric in self.rubrics]
+        shown = iter(metric_names((_unnumbered(*named), named[1]) for part in parts for named in part))
+        return [[(name, next(shown)) for name, _ in part] for part in parts]
 
     def _get_reward_funcs(self) -> list[RewardFunc]:
         return [func for rubric in self.rubrics for func in rubric._get_reward_funcs()]
@@ -119,11 +129,13 @@ class _Total:
         self.rewards = [0.0] * len(states)
         self.metrics: list[dict[str, float]] = [{} for _ in states]
 
-    def take(self) -> None:
+    def take(self, names: Mapping[str, str]) -> None:
+        """Add the scores of a rubric; `names` are the group's for its metrics."""
         for index, state in enumerate(self.states):
             self.rewards[index] += state.get("reward") or 0.0
             metrics = self.metrics[index]
-            for name, value in (state.get("metrics") or {}).items():
+            for own, value in (state.get("metrics") or {}).items():
+                name = names.get(own, own)
                 metrics[name] = metrics.get(name, 0.0) + value
 
     def put(self) -> None:
@@ -134,6 +146,17 @@ class _Total:
 
 def _scores_groups_its_own_way(rubric: Rubric) -> bool:
     return type(rubric).score_group is not Rubric.score_group or rubric.has_advantages
+
+
+def _named_functions(rubric: Rubric) -> Iterator[tuple[str, RewardFunc | None]]:
+    """The metrics of a rubric with their functions; None where a name stands for those of several environments."""
+    names = rubric._get_reward_func_names()
+    return zip_longest(names, rubric._get_reward_funcs()[: len(names)])
+
+
+def _unnumbered(name: str, func: RewardFunc | None) -> str:
+    own = name if func is None else name_of(func)
+    return own if name.removeprefix(f"{own}_").isdigit() else name
 
 
 def rubrics_of(rubric: Rubric) -> Iterator[Rubric]:

@@ -62,11 +62,11 @@ class SignalRubric(Rubric):
         await super().cleanup(state)
 
     async def _score(self, states: list[State], *, groups: bool) -> None:
-        for func, weight in zip(self.funcs, self.weights, strict=True):
+        for func, weight, spec in self._scoring():
             live = _live(states)
             if self._is_group_func(func) is groups and live:
                 score = self._score_together if groups else self._score_each
-                await score(func, self._spec(func), weight, live)
+                await score(func, spec, weight, live)
 
     def _is_group_func(self, func: Any) -> bool:
         return func in self.of_groups if func in self.funcs else super()._is_group_func(func)

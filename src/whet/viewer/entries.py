@@ -159,9 +159,6 @@ def _turns(row: dict[str, Any]) -> int:
     turns = row.get("turns")
     if isinstance(turns, list):
         return len(turns)
-    counted = _number(_field(row.get("metrics"), "num_turns"))
-    if counted is not None and 0 <= counted < 2**32:
-        return int(counted)
     completion = row.get("completion")
     if not isinstance(completion, list):
         return int(isinstance(completion, str))

@@ -190,9 +190,9 @@ def _tools(tools: Any) -> Iterator[Fact]:
 
 def _others(row: Mapping[str, Any]) -> Iterator[Fact]:
     metrics = row.get("metrics")
-    known = SHOWN_ELSEWHERE | (set(metrics) if isinstance(metrics, Mapping) else set())
+    columns_too = metrics if isinstance(metrics, Mapping) else {}  # in rows of older versions
     for name, value in row.items():
-        if name not in known and value is not None:
+        if name not in SHOWN_ELSEWHERE and value is not None and columns_too.get(name) != value:
             yield str(name), _text(value), ""
 
 

@@ -139,7 +139,7 @@ def test_an_endpoint_is_evaluated_and_everything_is_kept(config: EvalConfig) -> 
     assert summary.results is not None
     rows = [json.loads(line) for line in (summary.results / "results.jsonl").read_text().splitlines()]
     assert [row["example_id"] for row in rows] == [0, 0, 1, 1, 2, 2]
-    assert {row["right"] for row in rows} == {1.0}
+    assert {row["metrics"]["right"] for row in rows} == {1.0}
     assert {"timing", "token_usage", "stop_condition", "prompt", "completion", "is_completed"} <= rows[0].keys()
     metadata = json.loads((summary.results / "metadata.json").read_text())
     assert (metadata["model"], metadata["num_examples"], metadata["rollouts_per_example"]) == ("served", 3, 2)

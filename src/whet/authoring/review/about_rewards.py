@@ -68,6 +68,8 @@ def review_rewards(events: Sequence[Event], again: Sequence[Event], settings: Ch
             "no-reward", "no reward function has a weight, so every reward is 0", "Give the environment a rubric."
         )
         return
+    for line in loaded.renamed:
+        yield Finding.of("metric-names", line, "Give every reward function and metric a name of its own.")
     scored = [one for one in rolled if one.reward is not None]
     yield from _failures(rolled)
     if scored:

@@ -52,6 +52,7 @@ CODES: dict[str, tuple[Severity, str]] = {
     "rows-vary": ("warning", "the same arguments give other tasks the next time"),
     # Rewards
     "no-reward": ("error", "no reward function has a weight, so every reward is 0"),
+    "metric-names": ("warning", "a reward function is called like another, a field of rows, or a statistic"),
     "rollout-fails": ("error", "odd but possible answers of a model make rollouts fail"),
     "unprobed": ("note", "rollouts need something that is not here, so that nothing is known about rewards"),
     "right-answer": ("note", "no scripted answer was rewarded, so it is not shown that a right one would be"),

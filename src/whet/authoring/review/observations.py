@@ -73,6 +73,7 @@ class Loaded(StrictModel):
     single_turn: bool = False
     tools: list[Text] = Field(default_factory=list)
     weights: dict[Text, float] = Field(default_factory=dict)  # of the reward functions
+    renamed: list[Text] = Field(default_factory=list)  # metrics called like others, or like what stands beside them
     group_rewards: bool = False
 
 

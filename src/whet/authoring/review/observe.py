@@ -24,15 +24,20 @@ from whet.authoring.review.observations import Argument, Closed, Halted, Importe
 from whet.authoring.review.package import read_package
 from whet.authoring.review.rehearsal import rehearse
 from whet.authoring.review.side_effects import watched
+from whet.calls import name_of
 from whet.compat.alias import alias_where_needed
 from whet.config import StrictModel
+from whet.envs.answers import check_answers
+from whet.envs.env_group import EnvGroup
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment, locate
 from whet.envs.singleturn_env import SingleTurnEnv
 from whet.envs.tool_schemas import read_docstring
 from whet.errors import MissingKeyError, WhetError
+from whet.rubrics.metric_names import PREFIX, flat_name
 from whet.rubrics.rubric_group import rubrics_of
 from whet.system.files import json_line
+from whet.types import ROW_FIELDS
 
 PLACEHOLDER = "placeholder-of-whet-env-check"
 MAX_KEYS = 32
@@ -145,8 +150,23 @@ def _describe(env: Environment) -> dict[str, Any]:
         "single_turn": isinstance(env, SingleTurnEnv),
         "tools": [tool["name"] for tool in env.tool_defs or []],
         "weights": weights,
+        "renamed": _renamed(env),
         "group_rewards": env.requires_group_rollouts,
     }
+
+
+def _renamed(env: Environment) -> list[str]:
+    """Metrics that have another name somewhere, and why."""
+    if isinstance(env, EnvGroup):
+        return [line for member in env.env_map.values() for line in _renamed(member)]
+    names, funcs = env.rubric._get_reward_func_names(), env.rubric._get_reward_funcs()
+    found = []
+    for name, func in dict(zip(names, funcs, strict=False)).items():
+        if name != (own := name_of(func)):
+            found.append(f"another function is called '{own}' too: this one is the metric '{name}'")
+        elif name in ROW_FIELDS or flat_name(name) != name:
+            found.append(f"'{name}' is also a field of rows or a statistic: see metrics['{name}'], {PREFIX}{name}")
+    return found
 
 
 def _arguments(loader: Any) -> list[Argument]:
@@ -178,16 +198,17 @@ def _where(loader: Any) -> str:
 
 def _rows(env: Environment, emit: Emit) -> list[Mapping[str, Any]]:
     """Report on both splits; the rows to try, which are the held-out ones where there are any."""
-    train, train_rows = _split(env.build_dataset)
-    held_out, eval_rows = _split(env.build_eval_dataset)
+    train, train_rows = _split(env, env.build_dataset)
+    held_out, eval_rows = _split(env, env.build_eval_dataset)
     emit(row_facts.rows_event(train, held_out, [*train_rows, *eval_rows], row_facts.compare(train_rows, eval_rows)))
     return eval_rows or train_rows
 
 
-def _split(build: Callable[[], Any]) -> tuple[Split | None, list[Mapping[str, Any]]]:
+def _split(env: Environment, build: Callable[[], Any]) -> tuple[Split | None, list[Mapping[str, Any]]]:
     began = time.perf_counter()
     try:
         dataset = build()
+        check_answers(env, dataset or (), env.env_id)
     except Exception as error:
         return Split(rows=0, error=_error_text(error)), []
     if dataset is None:

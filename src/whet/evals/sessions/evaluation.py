@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from whet import __version__
+from whet.envs.answers import check_answers
 from whet.envs.env_group import held_out_rows, member_names
 from whet.envs.environment import Environment
 from whet.envs.identity.record import identify
@@ -326,4 +327,5 @@ def select_rows(env: Environment, config: EvalConfig) -> list[dict[str, Any]]:
     rows = held_out_rows(env, config.num_examples, config.shuffle)
     if not rows:
         raise DatasetError(f"environment {config.environment}: there is no task to evaluate on")
+    check_answers(env, rows, config.environment)
     return rows

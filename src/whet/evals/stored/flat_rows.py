@@ -89,8 +89,8 @@ def find_columns(rows: Iterable[RolloutOutput], state_columns: Sequence[str] = (
     if not ids_are_integers:
         kinds["example_id"] = "text"
     kinds |= {f"metric_{name}": "number" for name in sorted(metrics)}
-    # A state column may be called like a field of a row, a metric, or a column of this table.
-    taken = {*TAKEN, *metrics, *kinds, *LAST, OTHER}
+    # A state column may be called like a field of a row or a column of this table.
+    taken = {*TAKEN, *kinds, *LAST, OTHER}
     state = tuple(name for name in dict.fromkeys(state_columns) if name not in taken)
     kinds |= dict.fromkeys(state, "json")
     kinds |= {name: kind for name, (kind, _) in LAST.items()}
@@ -100,7 +100,8 @@ def find_columns(rows: Iterable[RolloutOutput], state_columns: Sequence[str] = (
 
 def flat(row: RolloutOutput, columns: Columns) -> dict[str, Any]:
     """A row with exactly these columns; None where it has no such value. Half characters are replaced."""
-    known = {*TAKEN, *columns.metrics, *columns.state}
+    known = {*TAKEN, *columns.state}
+    known |= {name for name, value in row["metrics"].items() if row.get(name) == value}  # a column too in old rows
     cells = {name: value(row) for name, (_, value) in (FIRST | LAST).items()}
     if columns.kinds["example_id"] == "text":
         cells["example_id"] = _text(row["example_id"])

@@ -15,6 +15,7 @@ import numpy as np
 from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.protocol import LossOutput, OptimOutput
 from whet.rl.loop.group import Group, Tally, zero_variance_fraction
+from whet.rubrics.metric_names import flat_name
 
 NOT_SEEDED = ("time/", "perf/", "engine/")
 POLICY_NAMES = {"clipped": "clip_frac", "truncated": "tis_frac", "masked": "mis_frac", "kl_reference": "kl_ref"}
@@ -107,7 +108,7 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
             for function, value in (state.get("metrics") or {}).items():
                 functions[function].append(float(value))
         for function, values in sorted(functions.items()):
-            found[f"reward/{name}/{function}"] = _mean(values)
+            found[f"reward/{name}/{flat_name(function)}"] = _mean(values)
     return found
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from whet.rollouts.totals import EvalScore
+from whet.rubrics.metric_names import flat_name
 from whet.runs.live import RunObserver
 from whet.runs.lock import EndState
 
@@ -110,7 +111,7 @@ def evaluation_metrics(report: EvalReport) -> dict[str, float]:
 
 def _values(score: EvalScore) -> dict[str, float]:
     return {
-        **score.metrics,
+        **{flat_name(name): value for name, value in score.metrics.items()},
         **{f"pass@{k}": value for k, value in score.pass_at_k.items()},
         "reward": score.reward,
         "errored_frac": score.errors / score.rollouts if score.rollouts else 0.0,

@@ -15,6 +15,7 @@ from whet.config import StrictModel
 from whet.errors import ConfigError
 from whet.rl.monitors.protocol import EvalReport
 from whet.rollouts.totals import EvalScore
+from whet.rubrics.metric_names import flat_name
 
 
 class EarlyStopConfig(StrictModel):
@@ -71,7 +72,7 @@ def _reason(config: EarlyStopConfig, scores: Sequence[tuple[int, float]], what: 
 def check_metric(config: EarlyStopConfig, report: EvalReport) -> None:
     """Raise `ConfigError` where scored rollouts do not have the watched metric: it would never stop anything."""
     scored = [score for score in report.scores if score.rollouts > score.errors]
-    names = {"reward"}.union(*(score.metrics for score in scored))
+    names = {"reward"}.union(*(map(flat_name, score.metrics) for score in scored))
     if scored and config.metric not in names:
         raise ConfigError(
             f"early_stop.metric = {config.metric!r} is not what evaluations measure; choose from "
@@ -90,4 +91,6 @@ def value_of(config: EarlyStopConfig, report: EvalReport) -> float:
 
 
 def _of_score(metric: str, score: EvalScore) -> float:
-    return score.reward if metric == "reward" else score.metrics.get(metric, math.nan)
+    if metric == "reward":
+        return score.reward
+    return {flat_name(name): value for name, value in score.metrics.items()}.get(metric, math.nan)

@@ -12,6 +12,7 @@ from whet.rl.doctor.finding import Advice, Found
 from whet.rl.doctor.record import MIN_STEPS, MetricSeries, Row, RunRecord
 from whet.rl.monitors.protocol import EvalReport
 from whet.rollouts.totals import EvalScore
+from whet.rubrics.metric_names import flat_name
 
 RISE = 0.05
 """Rise of the training reward from which it counts as rising while held-out tasks get worse."""
@@ -108,7 +109,7 @@ def _witness(run: RunRecord, environment: str, name: str, rows: list[Row], rewar
         for row in rows
         if (row.get("metrics") or {}).get(name) is not None
     ]
-    values = run.series(f"reward/{environment}/{name}")
+    values = run.series(f"reward/{environment}/{flat_name(name)}")
     if len(pairs) < ROLLOUTS or len(values) < MIN_STEPS:
         return
     agreed = correlation(*zip(*pairs, strict=True))
