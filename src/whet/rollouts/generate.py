@@ -10,7 +10,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -186,24 +186,21 @@ class _Run:
         self.metadata_written = time.time()
 
     def metadata(self) -> GenerateMetadata:
-        fields = {
-            "env_id": self.env.env_id,
-            "env_args": self.env.env_args,
-            "model": self.model,
-            "base_url": _base_url(self.client),
-            "num_examples": self.num_examples,
-            "rollouts_per_example": self.rollouts_per_example,
-            "sampling_args": self.sampling_args,
-            "date": datetime.now().isoformat(),
-            "time": time.time() - self.started,
-            **self.totals.averages(),
-            "pass_threshold": self.env.pass_threshold,
-            "version_info": {"whet": __version__},
-            "state_columns": self.state_columns,
-            "path_to_save": None if self.log is None else str(self.log.path.parent),
-            "tools": next(iter(self.tools.values())) or None if len(self.tools) == 1 else None,
-        }
-        return cast(GenerateMetadata, redacted(fields))
+        return metadata_of(
+            self.totals,
+            self.tools,
+            self.started,
+            env_id=self.env.env_id,
+            env_args=self.env.env_args,
+            model=self.model,
+            base_url=_base_url(self.client),
+            num_examples=self.num_examples,
+            rollouts_per_example=self.rollouts_per_example,
+            sampling_args=self.sampling_args,
+            pass_threshold=self.env.pass_threshold,
+            state_columns=self.state_columns,
+            path_to_save=None if self.log is None else str(self.log.path.parent),
+        )
 
     def _add(self, outputs: list[RolloutOutput]) -> None:
         self.outputs.extend(outputs)
@@ -226,6 +223,26 @@ class _Run:
                 f"{directory} holds results of {saved} examples, and now there are {self.num_examples}. "
                 "Give a new results_path, or at least as many examples."
             )
+
+
+def metadata_of(totals: Totals, tools: Mapping[str, list[Any]], started: float, **fields: Any) -> GenerateMetadata:
+    """The metadata of rollouts, without secrets.
+
+    Args:
+        totals: of their rows.
+        tools: the lists of tools that the rows have, by any name for each.
+        started: when they began, in seconds since the epoch.
+        fields: the fields of `GenerateMetadata` that are settings.
+    """
+    found = {
+        **fields,
+        **totals.averages(),
+        "date": datetime.now().isoformat(),
+        "time": time.time() - started,
+        "version_info": {"whet": __version__},
+        "tools": next(iter(tools.values())) or None if len(tools) == 1 else None,
+    }
+    return cast(GenerateMetadata, redacted(found))
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:

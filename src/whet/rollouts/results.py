@@ -21,6 +21,7 @@ from whet.errors import ConfigError, RunError
 from whet.parsing import parse_json
 from whet.runs.directory import METADATA as METADATA
 from whet.system.files import json_line, write_whole
+from whet.system.redaction import redacted
 from whet.system.untrusted import open_path
 from whet.types import ROW_FIELDS, RolloutOutput, State
 
@@ -131,8 +132,8 @@ def error_message(row: Mapping[str, Any]) -> str | None:
 
 
 def save_metadata(directory: Path, metadata: Mapping[str, Any]) -> None:
-    """Replace `metadata.json`. Raises `RunError` where it cannot be written."""
-    fields = {key: value for key, value in metadata.items() if key != "path_to_save"}
+    """Replace `metadata.json`, without secrets. Raises `RunError` where it cannot be written."""
+    fields = redacted({key: value for key, value in metadata.items() if key != "path_to_save"})
     path = directory / METADATA
     try:
         write_whole(path, json.dumps(json.loads(json_line(fields, _plain)), indent=2) + "\n", durable=False)

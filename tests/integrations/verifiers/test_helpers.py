@@ -273,6 +273,20 @@ def test_a_builder_computes_metadata_as_evaluate_does(tmp_path):
     assert metadata["tools"] is None
 
 
+def test_keys_and_headers_are_in_no_metadata(tmp_path):
+    args = {"api_key": "sk-a-secret", "client": {"headers": {"X-Team": "a-secret"}}, "level": 2}
+    sampling = {"extra_headers": {"Authorization": "Bearer a-secret"}, "extra_body": {"api_key": "a-secret"}, "n": 1}
+    client = ClientConfig(api_base_url="https://me:a-secret@host.example/v1?api_key=a-secret")
+    made = builder(tmp_path, env_args=args, sampling_args=sampling, client=client)
+    made.add_outputs([row(0, 1.0)])
+    metadata = made.build_metadata()
+    assert "a-secret" not in repr(metadata)
+    assert (metadata["env_args"]["level"], metadata["sampling_args"]["n"]) == (2, 1)
+    assert made.env_args == args  # what the caller gave is left as it is
+    results.save_metadata({**metadata, "env_args": args, "sampling_args": sampling}, tmp_path)
+    assert "a-secret" not in (tmp_path / "metadata.json").read_text()
+
+
 def test_rows_that_are_saved_are_read_back_without_a_torn_line(tmp_path):
     results.save_outputs([row(0, 1.0)], tmp_path)
     with open(tmp_path / "results.jsonl", "a") as file:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel
 
-from whet import __version__
 from whet.clients.config import ClientConfig
 from whet.errors import ConfigError
 from whet.integrations.verifiers.paths import get_results_path, settings_that_differ
 from whet.rollouts import results
+from whet.rollouts.generate import metadata_of
 from whet.rollouts.results import METADATA, RESULTS, load_metadata, not_json, state_to_output
 from whet.rollouts.row_log import append_rows
 from whet.rollouts.totals import Totals
@@ -133,24 +133,14 @@ class GenerateOutputsBuilder:
         return str(sorted(map(_name_of_tool, tools))) if tools else ""
 
     def build_metadata(self) -> GenerateMetadata:
-        fields = {
-            "env_id": self.env_id,
-            "env_args": self.env_args,
-            "model": self.model,
-            "base_url": self.base_url,
-            "num_examples": self.num_examples,
-            "rollouts_per_example": self.rollouts_per_example,
-            "sampling_args": self.sampling_args,
-            "date": datetime.now().isoformat(),
-            "time": time.time() - self.start_time,
-            **self._totals.averages(),
-            "pass_threshold": self.pass_threshold,
-            "version_info": {"whet": __version__},
-            "state_columns": self.state_columns,
-            "path_to_save": self.results_path,
-            "tools": next(iter(self._tools.values())) or None if len(self._tools) == 1 else None,
-        }
-        return cast(GenerateMetadata, fields)
+        settings = ("env_id", "env_args", "model", "base_url", "num_examples", "rollouts_per_example", "sampling_args")
+        return metadata_of(
+            self._totals,
+            self._tools,
+            self.start_time,
+            **{name: getattr(self, name) for name in (*settings, "pass_threshold", "state_columns")},
+            path_to_save=self.results_path,
+        )
 
     def build_outputs(self, sort_by_example_id: bool = False) -> list[RolloutOutput]:
         if not sort_by_example_id:
