@@ -146,6 +146,11 @@ class Terminal:
                 raise AssertionError(f"the command did not end within {seconds:g} s:\n{self.text()}")
         return self.process.wait(timeout=seconds)
 
+    def hang_up(self) -> None:
+        """Close the window: the kernel sends SIGHUP, and nothing can be written any more."""
+        os.close(self._master)
+        self._master = -1
+
     def settings(self) -> list[object]:
         """The terminal's settings (`termios`): echo, line mode, signals. Compare before and after."""
         return termios.tcgetattr(self._master)

@@ -21,6 +21,8 @@
 28. A GymEnv ends with the episode.
 29. A column called task is a column like others.
 30. Arguments of a call are of the types in the tool's schema, and may be left out.
+31. More boxes are found, and none in thoughts that were cut off.
+32. MathRubric compares numbers by their size.
 """
 
 import functools
@@ -280,3 +282,31 @@ def test_difference_31_metrics_take_no_place_of_a_field():
     assert (row["reward"], row["error"]) == (8.25, None)
     numbered = {"<lambda>": 2.0, "<lambda>_2": 4.0, "<lambda>_3": 8.0}
     assert row["metrics"] == {"reward": 0.25, "error": 1.0, **numbered, "num_turns": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("reply", "reward"), [("\\boxed {3}", 1.0), ("\\fbox{3}", 1.0), ("\\boxed{3.}", 1.0), ("<think>\\boxed{3}", 0.0)]
+)
+def test_difference_32_boxes(reply, reward):
+    env = whet.SingleTurnEnv(dataset=[{"question": "?", "answer": "3"}], rubric=whet.MathRubric())
+    (row,) = env.evaluate_sync(whet.ScriptedClient([reply]), "m")["outputs"]
+    assert row["reward"] == reward
+
+
+@pytest.mark.parametrize(
+    ("answer", "reply", "reward"),
+    [
+        ("6.626\\times10^{-34}", "9.1\\times10^{-31}", 0.0),
+        (1e-7, "4e-7", 0.0),
+        (1e-7, "0.0000001", 1.0),
+        (["1", "2"], "2, 1", 1.0),
+        (["1", "2"], "1", 0.0),
+        (None, "None", 0.0),
+        (0, "0", 1.0),
+    ],
+)
+def test_difference_33_numbers_are_compared_by_size(answer, reply, reward):
+    pytest.importorskip("math_verify", reason="math extra missing")
+    env = whet.SingleTurnEnv(dataset=[{"question": "?", "answer": answer}], rubric=whet.MathRubric(max_workers=1))
+    (row,) = env.evaluate_sync(whet.ScriptedClient([f"\\boxed{{{reply}}}"]), "m")["outputs"]
+    assert (row["reward"], row.get("answer")) == (reward, answer)

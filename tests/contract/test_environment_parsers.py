@@ -105,6 +105,8 @@ def test_10_the_format_of_thoughts():
 def test_11_maybe_think():
     assert whet.MaybeThinkParser().parse("<think>t</think> a ") == "a"
     assert whet.MaybeThinkParser().parse(" a ") == "a"
+    assert whet.MaybeThinkParser().parse("<think>cut off") == ""
+    assert whet.MaybeThinkParser().parse("a <think>cut off") == "a"
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,10 @@ def test_11_maybe_think():
         ("\\boxed{1} \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}", "\\frac{1}{2}"),
         ("no box", "no box", ""),
         ("\\boxed{1", "\\boxed{1", ""),
+        ("\\boxed {1}", "1", "1"),
+        ("\\fbox{1}", "1", "1"),
+        ("\\boxed{1} or \\fbox\n{2}", "2", "2"),
+        ("\\box{1}", "\\box{1}", ""),
     ],
 )
 def test_12_the_boxed_answer(text, loose, strict):

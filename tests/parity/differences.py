@@ -93,6 +93,12 @@ ENVIRONMENTS = (
     Expected(29, "a column called task that is text", ("runs",)),
     Expected(30, "arguments that are no JSON", ANSWERS_OF_TOOLS),
     Expected(31, "*", ("rows*.metrics are columns too",)),
+    Expected(32, "mathematical answers*", ("rows*.8.reward", "rows*.8.*correct_answer", "states.8.*")),
+    Expected(
+        33,
+        "mathematical answers*",
+        ("rows*.9.reward", "rows*.9.*correct_answer", "states.9.*", "metadata*.avg_*", "metadata*.pass_*"),
+    ),
     Expected(25, "tokens are cut to max_seq_len", ("*.tokens.policy_version",)),
     Expected(25, "steps may bring rewards, advantages and extras*", ("states.*.steps_with_own_advantage",)),
 )
@@ -107,6 +113,9 @@ FUNCTIONS = (
     Expected(22, "the schema of gathers", ("",)),
     Expected(22, "the schema of nested_default", ("",)),
     Expected(26, "messages are read from dicts and text", (".16.0.tool_calls",)),
+    Expected(31, "answers are extracted", (".27.*",)),
+    Expected(31, "MaybeThinkParser parses texts", ("\\boxed {1}", "*<think>*")),
+    Expected(31, "MaybeThinkParser finds the answer in conversations and texts", (".*",)),
     Expected(26, "fields of messages are read by key, by attribute and by get", (".*.0", ".*.3", ".*.4")),
 )
 

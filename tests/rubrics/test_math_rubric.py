@@ -98,6 +98,46 @@ def test_a_pathological_answer_is_wrong_and_holds_up_nobody():
     assert all(one["error"] is None for one in states)
 
 
+UNDECIDABLE = {
+    "a tower of powers": "9^{9^{9^{9}}}",
+    "a factorial": "(10^9)!",
+    "an endless sum": r"\sum_{i=1}^{10^{9}} \frac{1}{i^{i}}",
+    "deep parentheses": "(" * 20_000 + "1" + ")" * 20_000,
+}
+
+
+@needs_math_verify
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="how much memory is in use cannot be read here")
+@pytest.mark.parametrize("kind", UNDECIDABLE)
+def test_an_undecidable_answer_costs_half_a_second_of_one_worker(kind, started):
+    """CPU seconds of the process that compared, whatever `timeout_seconds` allows; the worker itself lives on."""
+
+    async def run():
+        rubric = whet.MathRubric(max_workers=1, timeout_seconds=60)
+        await rubric.score_group([state(r"\boxed{2+2}")])
+        (worker,) = started
+        before = children_seconds(worker.pid)
+        one = state(f"\\boxed{{{UNDECIDABLE[kind]}}}")
+        await rubric.score_group([one])
+        used = children_seconds(worker.pid) - before
+        after = state(r"\boxed{\frac{8}{2}}")
+        await rubric.score_group([after])
+        same = started == [worker]
+        await rubric.teardown()
+        return one["reward"], after["reward"], same, used
+
+    *outcome, used = asyncio.run(run())
+    assert outcome == [0.0, 1.0, True]
+    assert used < 20  # of the 60 that `timeout_seconds` allows, also where the machine is overloaded
+
+
+def children_seconds(pid):
+    """CPU seconds of ended children; field 16 and 17 of proc(5)."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+
+
 @needs_math_verify
 def test_a_process_that_dies_is_replaced_and_asked_again(started):
     rubric = whet.MathRubric(max_workers=1, timeout_seconds=30)
@@ -165,16 +205,16 @@ def test_what_a_pathological_answer_leaves_in_memory_is_given_back(started):
         (worker,) = started
         after = state(r"\boxed{\frac{8}{2}}")
         await rubric.score_group([after])
-        with open(f"/proc/{worker.pid}/statm") as file:
+        with open(f"/proc/{worker.pid}/task/{worker.pid}/children") as file:
+            (comparing,) = file.read().split()
+        with open(f"/proc/{comparing}/statm") as file:
             resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        with open(f"/proc/{worker.pid}/cmdline") as file:
-            started_over = math_worker.AGAIN in file.read()
         same = started == [worker]
         await rubric.teardown()
-        return expansion["reward"], after["reward"], same, started_over, resident
+        return expansion["reward"], after["reward"], same, resident
 
     *outcome, resident = asyncio.run(run())
-    assert outcome == [0.0, 1.0, True, True]
+    assert outcome == [0.0, 1.0, True]
     assert resident < math_worker.KEPT_MEMORY
 
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -110,13 +113,37 @@ def _whet(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; does not return where other code left a thread that never ends."""
-    with rare_collections():
+    with rare_collections(), _hangup_as_sigterm():
         status = _run(arguments)
     if "asyncio" in sys.modules:  # else nothing was run that could leave a thread, and imports take time
         from whet.system.cancellation import leave
 
         return leave(status)
     return status
+
+
+@contextmanager
+def _hangup_as_sigterm() -> Iterator[None]:
+    """Inside, SIGHUP (a closed terminal, a lost connection) does what SIGTERM does, unless it is ignored (`nohup`)."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:
+        yield
+        return
+    terminals = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the shell sends another one; a second SIGTERM would end at once
+        for descriptor in terminals:
+            if not os.isatty(descriptor):  # the terminal is gone, where writing would fail
+                null = os.open(os.devnull, os.O_RDWR)
+                os.dup2(null, descriptor)
+                os.close(null)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGHUP, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -18,7 +18,9 @@ MOST_MESSAGES = 40
 def expected_html(row: Mapping[str, Any]) -> Html:
     """The right answer of the task, where its row has one."""
     answer = row.get("answer")
-    return join(tag("p", "expected", class_="role"), tag("pre", cut(str(answer)))) if answer else join()
+    return (
+        join(tag("p", "expected", class_="role"), tag("pre", cut(str(answer)))) if answer not in (None, "") else join()
+    )
 
 
 def messages_html(value: Any) -> Html:

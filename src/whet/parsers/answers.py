@@ -5,20 +5,19 @@ from __future__ import annotations
 import re
 
 _BRACE = re.compile(r"[{}]")
-_BOXED = "\\boxed{"
+_BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
 
 
 def extract_boxed_answer(text: str, strict: bool = False) -> str:
-    r"""The content of the last `\boxed{...}`, nested braces included.
+    r"""The content of the last `\boxed{...}` or `\fbox{...}`, nested braces included.
 
     Without a closed box the answer is the text itself, or "" where `strict` (so that only a boxed answer can be right).
     """
     missing = "" if strict else text
-    start = text.rfind(_BOXED)
-    if start < 0:
+    *_, box = (None, *_BOXED.finditer(text))
+    if box is None:
         return missing
-    start += len(_BOXED)
-    depth = 1
+    start, depth = box.end(), 1
     for brace in _BRACE.finditer(text, start):
         depth += 1 if brace[0] == "{" else -1
         if depth == 0:

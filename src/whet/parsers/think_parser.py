@@ -42,7 +42,7 @@ def _is_well_formed(text: str) -> bool:
 
 
 class MaybeThinkParser(Parser):
-    """The answer is the text after `</think>`, or the whole text without that tag."""
+    """The answer is the text after `</think>`, or the whole text without that tag; nothing after an open `<think>`."""
 
     def parse(self, text: str) -> Any:
-        return self.extract_fn(text.rpartition("</think>")[2].strip())
+        return self.extract_fn(text.rpartition("</think>")[2].partition("<think>")[0].strip())

@@ -49,7 +49,7 @@ def state_to_output(state: State, state_columns: Sequence[str] | None = None) ->
             {key: value for key, value in tool.items() if value is not None} for tool in state.get("tool_defs") or ()
         ],
     )
-    if state.get("answer"):
+    if state.get("answer") not in (None, "", [], {}):  # 0 and False are answers
         output["answer"] = state["answer"]
     if state.get("info"):
         output["info"] = state["info"]

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import importlib.util
 import json
+import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -17,6 +18,8 @@ from collections.abc import AsyncGenerator
 
 from whet.errors import InfraError, MissingExtraError
 
+RESPONSE_SECONDS = 0.4  # CPU seconds for a response whose expected answer is read at once; the usual is milliseconds
+OVERLOADED_SECONDS = 2.0  # the same for its second attempt where more processes want to run than there are cores
 START_SECONDS = 120.0  # importing sympy on a machine that is busy with other things
 STUCK_SECONDS = 120.0  # beyond its CPU seconds: a worker that uses no CPU and does not respond
 
@@ -33,25 +36,32 @@ class MathPool:
         self._end_of_loop: AsyncGenerator[None, None] | None = None
 
     async def equal(self, answer: str, response: str, seconds: float) -> bool | None:
-        """Whether the two are the same mathematically; None where that takes more than `seconds` of CPU time.
+        """Whether the two are the same mathematically; None where that takes too much CPU time.
 
+        That is more than `seconds`, or more than `RESPONSE_SECONDS` for a response whose expected answer was read at
+        once. On an overloaded machine, where waiting may count as CPU time, such a response has a second attempt.
         A worker that dies for another reason is replaced and the request repeated once; then `InfraError`.
         """
-        question = json.dumps([answer, response, seconds]).encode() + b"\n"
         async with self._places:
-            for _ in range(2):
-                worker = self._idle.pop() if self._idle else await self._start()
-                try:
-                    verdict = await _ask(worker, question, seconds + STUCK_SECONDS)
-                except BaseException:  # cancelled: its answer must not be taken for that of the next question
-                    await self._end(worker)
-                    raise
-                if verdict is not None:
-                    self._idle.append(worker)
-                    return verdict if isinstance(verdict, bool) else None
-                if await self._end(worker) == -signal.SIGXCPU:
-                    return None
-        raise InfraError(f"the math-verify process died twice on the answer {response[:200]!r}")
+            verdict = await self._compare([answer, response, seconds, RESPONSE_SECONDS])
+            if verdict is None and os.getloadavg()[0] > 1.5 * usable_cores():
+                verdict = await self._compare([answer, response, seconds, OVERLOADED_SECONDS])
+            return verdict
+
+    async def _compare(self, request: list[str | float]) -> bool | None:
+        question = json.dumps(request).encode() + b"\n"
+        for _ in range(2):
+            worker = self._idle.pop() if self._idle else await self._start()
+            try:
+                verdict = await _ask(worker, question, float(request[2]) + STUCK_SECONDS)
+            except BaseException:  # cancelled: its answer must not be taken for that of the next question
+                await self._end(worker)
+                raise
+            if verdict is not None:
+                self._idle.append(worker)
+                return verdict if isinstance(verdict, bool) else None
+            await self._end(worker)
+        raise InfraError(f"the math-verify process died twice on the answer {str(request[1])[:200]!r}")
 
     async def close(self) -> None:
         self._idle.clear()
@@ -64,7 +74,13 @@ class MathPool:
             self._end_of_loop = self._close_with_loop()
             await anext(self._end_of_loop)
         worker = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "whet.rubrics.math_worker", stdin=PIPE, stdout=PIPE, stderr=DEVNULL
+            sys.executable,
+            "-m",
+            "whet.rubrics.math_worker",
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            process_group=0,
         )
         self._all.add(worker)
         if await _read(worker, START_SECONDS) != "ready":
@@ -80,12 +96,20 @@ class MathPool:
             await self.close()
 
     async def _end(self, worker: Process) -> int:
-        """Kill the process unless it is dead already; its exit code."""
+        """Kill the process, and the fork of it that compares, unless they are dead already; its exit code."""
         assert worker.stdout is not None
+        assert worker.stdin is not None
         if not worker.stdout.at_eof():
             with contextlib.suppress(ProcessLookupError):
-                worker.kill()
+                os.killpg(worker.pid, signal.SIGKILL)
         code = await worker.wait()
+        with contextlib.suppress(
+            RuntimeError
+        ):  # another task waits for the end of the output, which comes with the fork's
+            await worker.stdout.read()
+        worker.stdin.close()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            await worker.stdin.wait_closed()
         self._all.discard(worker)
         return code
 
@@ -110,3 +134,9 @@ async def _read(worker: Process, seconds: float) -> bool | str | None:
         return None
     verdict: bool | str | None = json.loads(line) if line.endswith(b"\n") else None
     return verdict
+
+
+def usable_cores() -> int:
+    """The cores this process may run on. More workers than that gain nothing, and keep the event loop from its own."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import math
-import os
 import re
 import time
 from functools import partial
@@ -20,11 +20,12 @@ from whet.decorators import teardown
 from whet.parsers.answers import extract_boxed_answer
 from whet.parsers.parser import Parser
 from whet.parsers.think_parser import MaybeThinkParser
-from whet.rubrics.math_pool import MathPool
+from whet.rubrics.math_pool import MathPool, usable_cores
 from whet.rubrics.rubric import Rubric
 from whet.types import Messages, RewardFunc
 
 _INTEGER = re.compile(r"-?[0-9]{1,15}")
+_EQUALITY = "whet.rubrics.math_equality"  # imports sympy, so only once something is compared in this process
 
 
 class MathRubric(Rubric):
@@ -58,9 +59,16 @@ class MathRubric(Rubric):
         self.add_reward_func(self.correct_answer)
 
     async def correct_answer(self, parser: Parser, completion: Messages, answer: Any, **kwargs: Any) -> float:
-        """1 where the boxed answer equals the expected one, else 0."""
-        response = parser.parse_answer(completion) or ""
-        expected = str(answer)
+        """1 where the boxed answer equals the expected one, else 0.
+
+        An expected answer of several parts, a list or the JSON of a list of texts, needs all of them in any order. None
+        is no answer that a response could equal.
+        """
+        response, expected = parser.parse_answer(completion) or "", expected_text(answer)
+        if expected is None:
+            return 0.0
+        if expected != str(answer):  # of several parts, which the response may give as a list too
+            response = expected_text(response) or ""
         quick = equal_at_sight(expected, response)
         if quick is not None:
             return float(quick)
@@ -106,27 +114,37 @@ def verify_response(response: str, answer: str, max_verify_chars: int, timeout_s
     start = time.perf_counter()
     score = 0.0
     if response and len(response) <= max_verify_chars:
-        library = importlib.import_module("math_verify.errors")
+        library, equality = importlib.import_module("math_verify.errors"), importlib.import_module(_EQUALITY)
         try:
-            expected = parse(f"\\boxed{{{answer}}}", parsing_timeout=timeout_seconds)
-            found = parse(f"\\boxed{{{response}}}", parsing_timeout=timeout_seconds)
-            score = float(verify(expected, found, timeout_seconds=timeout_seconds))
+            expected, found = (
+                equality.read(text, parse, parsing_timeout=timeout_seconds) for text in (answer, response)
+            )
+            score = float(equality.same(expected, found, verify, timeout_seconds=timeout_seconds))
         except (Exception, library.TimeoutException):
             score = 0.0
     return score, time.perf_counter() - start
 
 
-def usable_cores() -> int:
-    """The cores this process may run on. More workers than that gain nothing, and keep the event loop from its own."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+def expected_text(answer: Any) -> str | None:
+    """An answer as text: the parts of a list, or of a list in JSON, separated by commas; None where there is none."""
+    if isinstance(answer, str) and answer.lstrip().startswith("["):
+        try:
+            parts = json.loads(answer)
+        except ValueError:
+            parts = None
+        if isinstance(parts, list) and any(isinstance(part, str) for part in parts):  # [1, 2] is an interval
+            answer = parts
+    if isinstance(answer, list | tuple):
+        return ", ".join(str(part) for part in answer)
+    return None if answer is None else str(answer)
 
 
 def equal_at_sight(answer: str, response: str) -> bool | None:
     """The verdict where no mathematics is needed (nothing given, the same text, two plain integers), else None."""
-    if not response.strip():
+    answer, response = answer.strip(), response.strip().removesuffix(".")
+    if not response:
         return False
-    if response.strip() == answer.strip():
+    if response == answer:
         return True
     if _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(response):
         return int(answer) == int(response)

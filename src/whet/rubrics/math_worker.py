@@ -1,8 +1,8 @@
 """A process that compares mathematical answers with math-verify. Started by `math_pool.py`; one JSON line a question.
 
-Time is counted in CPU seconds of this process, so a busy machine never turns a right answer into a wrong one: an
-interval timer interrupts Python code at the limit, and the kernel ends the process one second later where a single
-operation in C cannot be interrupted. Memory is limited too (`9^(9^9)` is a short answer).
+It imports math-verify once and forks a process that compares, and another one as soon as that has ended: nothing of an
+answer remains and a new process costs milliseconds. Time is counted in CPU seconds of the comparing process; at the
+limit the kernel ends it, also within a single operation in C. Memory is limited too (`9^(9^9)` is a short answer).
 """
 
 from __future__ import annotations
@@ -12,46 +12,75 @@ import os
 import resource
 import signal
 import sys
+import time
 from pathlib import Path
-from types import FrameType
 
-AGAIN = "--again"
-KEPT_MEMORY = 256 << 20  # bytes in use beyond which a worker starts over; a fresh one has about 60 MiB
+KEPT_MEMORY = 256 << 20  # bytes in use beyond which the comparing process is replaced; a fresh one has about 60 MiB
 MEMORY_LIMIT = 1 << 30  # bytes of address space; sympy and math-verify take a quarter of it
-
-
-class _OutOfTime(BaseException):
-    """Not an Exception: math-verify catches those on its way to trying something else."""
+_REPLACE = 3  # exit code of a comparing process that has answered and asks to be replaced
+_WARM = (
+    (r"\frac{x_{12}}{2}+1.5", r"(x_1+1)(y-2)^2"),
+    (r"\sqrt{3}+2^{10}", r"2\pi\times10^{-3}"),
+    (r"\{1, 2\}", "(1,3)"),
+    ("[1,2)", r"1\le x<2"),
+    ("y=2x", r"2\sin x"),
+)
 
 
 def main() -> None:
-    from math_verify import parse, verify
-
-    def equal(answer: str, response: str) -> bool:
-        expected = parse(f"\\boxed{{{answer}}}", parsing_timeout=None, raise_on_error=False)
-        given = parse(f"\\boxed{{{response}}}", parsing_timeout=None, raise_on_error=False)
-        return bool(verify(expected, given, timeout_seconds=None, raise_on_error=False))
+    from whet.rubrics import math_equality
 
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(hard, MEMORY_LIMIT)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes our input
-    signal.signal(signal.SIGPROF, _out_of_time)
-    if AGAIN not in sys.argv:
-        os.nice(5)  # these take all cores there are; the process that waits for them and serves others goes first
-        print(json.dumps("ready"), flush=True)
-    for line in sys.stdin:
-        answer, response, seconds = json.loads(line)
-        _arm(seconds)
+    for number in (signal.SIGINT, signal.SIGHUP):  # the parent handles both and closes our input
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(5)  # these take all cores there are; the process that waits for them and serves others goes first
+    for pair in _WARM:  # fills the caches of grammar and solver, which all forks then have
+        one, other = (math_equality.read(text, parsing_timeout=None) for text in pair)
+        math_equality.same(one, other, timeout_seconds=None)
+    print(json.dumps("ready"), flush=True)
+    while (status := _in_child()) != 0:
+        if status == -signal.SIGPROF:
+            print(json.dumps("undecided"), flush=True)
+        elif status != _REPLACE:
+            os._exit(1)
+
+
+def _in_child() -> int:
+    """Compare in a fork of this process; its exit code, or minus the signal that ended it."""
+    child = os.fork()
+    if child == 0:
         try:
-            verdict: bool | str = equal(answer, response)
-        except (_OutOfTime, MemoryError, RecursionError):
-            verdict = "undecided"
+            os._exit(_compare())
         finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _compare() -> int:
+    """Answer questions until the input ends (0) or an answer leaves too much behind (`_REPLACE`)."""
+    from whet.rubrics import math_equality
+
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    for line in sys.stdin:
+        answer, response, seconds, response_seconds = json.loads(line)
+        try:
+            start = time.process_time()
+            signal.setitimer(signal.ITIMER_PROF, max(0.01, seconds))
+            expected = math_equality.read(answer, parsing_timeout=None)
+            # Only the response is hostile. What is long to read in the expected answer may be so in a right response.
+            needed = time.process_time() - start
+            signal.setitimer(signal.ITIMER_PROF, max(0.01, min(seconds - needed, response_seconds + 4 * needed)))
+            given = math_equality.read(response, parsing_timeout=None)
+            verdict: bool | str = math_equality.same(expected, given, timeout_seconds=None)
+        except (MemoryError, RecursionError):
+            verdict = "undecided"
+        signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(verdict), flush=True)
-        if _resident() > KEPT_MEMORY:
-            _start_over()
+        if verdict == "undecided" or _resident() > KEPT_MEMORY:
+            return _REPLACE
+    return 0
 
 
 def _resident() -> int:
@@ -61,26 +90,6 @@ def _resident() -> int:
     except OSError:
         return 0
     return int(pages) * resource.getpagesize()
-
-
-def _start_over() -> None:
-    """Exec a fresh interpreter in this process: memory of a pathological answer is never freed otherwise. The next
-    question waits in the pipe meanwhile."""
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
-    os.execv(sys.executable, [sys.executable, "-m", "whet.rubrics.math_worker", AGAIN])
-
-
-def _arm(seconds: float) -> None:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    used = usage.ru_utime + usage.ru_stime
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used + seconds) + 2, hard))
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-
-
-def _out_of_time(signum: int, frame: FrameType | None) -> None:
-    raise _OutOfTime
 
 
 if __name__ == "__main__":

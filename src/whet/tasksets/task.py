@@ -158,7 +158,7 @@ def _dataset_row(row: Any, index: int, taskset_id: str, where: str, prompts_requ
     numbered = {"example_id": given} if type(given) is int else {"example_id": index, "src_id": given}
     prompt = normalize_messages(copy_value(task.get("prompt", [])), field_name="prompt")
     dataset_row: Row = {"prompt": prompt, **numbered, "info": info, "task": task}
-    if isinstance(task.get("answer"), str):
+    if isinstance(task.get("answer"), str | int | float):
         dataset_row["answer"] = task["answer"]
     return dataset_row
 

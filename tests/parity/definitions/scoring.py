@@ -239,6 +239,8 @@ def math() -> Case:
         ("7", "\\boxed{}"),
         ("1000", "\\boxed{1,000}"),
         ("3", "\\boxed{x = 3}"),
+        ("3", "<think>\\boxed{3}"),
+        ("0.0000001", "\\boxed{0.0000004}"),
     ]
     rows = Dataset.from_list([{"question": given, "answer": answer} for answer, given in pairs])
     env = vf.SingleTurnEnv(dataset=rows, rubric=vf.MathRubric(max_workers=1))

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from whet.authoring.review.row_facts import answer_text
 from whet.messages import content_text
 from whet.parsers.parser import Parser
 from whet.parsers.think_parser import ThinkParser
@@ -69,7 +70,7 @@ def without_merit(
     first nor the last, which a parser may rightly take for the answer.
     """
     prompt = content_text(row["prompt"][-1]["content"])
-    own = str(row.get("answer") or "").strip()
+    own = answer_text(row)
     others = [text for text in answers if text != own]
     several = [*others[: len(others) // 2], own, *others[len(others) // 2 :]]
     texts = {

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from whet.authoring.review import probes
 from whet.authoring.review.observations import BatchCost, Rolled, Started
-from whet.authoring.review.row_facts import most_common_answer, spread_out
+from whet.authoring.review.row_facts import answer_text, most_common_answer, spread_out
 from whet.clients.scripted import ScriptedClient
 from whet.config import StrictModel
 from whet.envs.env_group import environment_of
@@ -42,7 +42,7 @@ async def rehearse(env: Environment, dataset: Sequence[Row], count: int, emit: E
     """Attempt `count` rows with every probe; a `Rolled` for each rollout, a `BatchCost` for each batch of them."""
     rows = spread_out(dataset, count)
     most_common = most_common_answer(dataset)
-    answers = [str(row.get("answer") or "").strip() for row in spread_out(dataset, ANSWERS)]
+    answers = [answer_text(row) for row in spread_out(dataset, ANSWERS)]
     answers = list(dict.fromkeys(filter(None, answers)))
     parsers = [_parser(environment_of(env, row)) for row in rows]
     right = [

@@ -53,8 +53,14 @@ def compare(train: Sequence[Row], held_out: Sequence[Row]) -> dict[str, Any]:
 
 
 def rows_event(train: Split | None, held_out: Split | None, rows: Sequence[Row], both: dict[str, Any]) -> Rows:
-    answered = sum(bool(str(row.get("answer") or "").strip()) for row in rows) / len(rows) if rows else 0.0
+    answered = sum(bool(answer_text(row)) for row in rows) / len(rows) if rows else 0.0
     return Rows(train=train, eval=held_out, answered=answered, **both)
+
+
+def answer_text(row: Row) -> str:
+    """The expected answer as text, which 0 is too; "" where there is none."""
+    answer = row.get("answer")
+    return "" if answer is None else str(answer).strip()
 
 
 def task_of(row: Row) -> tuple[str, str]:
@@ -77,7 +83,7 @@ def type_problems(row: Row) -> list[str]:
 
 def most_common_answer(rows: Sequence[Row]) -> str:
     """What to say without reading the question; nothing where all answers differ."""
-    counted = Counter(text for row in rows if (text := str(row.get("answer") or "").strip())).most_common(1)
+    counted = Counter(text for row in rows if (text := answer_text(row))).most_common(1)
     return counted[0][0] if counted and counted[0][1] > 1 else ""
 
 

@@ -79,7 +79,7 @@ def print_conversation(row: Mapping[str, Any], console: Console) -> None:
         error = row["error"]
         chain = error.get("error_chain_str") or error.get("error") if isinstance(error, Mapping) else error
         console.print(Text.assemble(("  error      ", "red"), safe_text(chain, 1000)), soft_wrap=True)
-    if row.get("answer"):
+    if row.get("answer") not in (None, ""):
         console.print(Text.assemble(("  expected   ", "dim"), safe_text(row["answer"], 1000)), soft_wrap=True)
 
 

@@ -18,11 +18,12 @@ def process_context() -> BaseContext:
 
 
 def follow_parent(last: Callable[[], object] | None = None) -> None:
-    """In a child: leave Ctrl-C to the parent, and end with it, however it ends.
+    """In a child: leave Ctrl-C and SIGHUP to the parent, and end with it, however it ends.
 
     `last` is called then, for what a parent that was killed could not do.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    for number in (signal.SIGINT, signal.SIGHUP):  # the parent decides what Ctrl-C and a closed terminal mean
+        signal.signal(number, signal.SIG_IGN)
     parent = parent_process()
     assert parent is not None
 

@@ -34,6 +34,7 @@ LISTENER = """
 import os, select, signal, sys
 parent, number, patience, interval = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
 signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
 wait = patience
 while True:
     if select.select([0], [], [], wait)[0]:

@@ -58,7 +58,11 @@ class Orders:
 def main() -> None:
     """`python -c ... SOCKET LIFELINE`: work until `stop`."""
     end, lifeline = socket.socket(fileno=int(sys.argv[-2])), int(sys.argv[-1])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session, which sends `stop`
+    for number in (
+        signal.SIGINT,
+        signal.SIGHUP,
+    ):  # Ctrl-C and a closed terminal are for the session, which sends `stop`
+        signal.signal(number, signal.SIG_IGN)
     end.set_inheritable(False)
     os.set_inheritable(lifeline, False)
     threading.Thread(target=end_with_session, args=(lifeline,), name="whet lifeline", daemon=True).start()

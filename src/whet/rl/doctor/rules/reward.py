@@ -185,7 +185,7 @@ def _example(rows: list[Row]) -> list[str]:
     if not rows:
         return []
     row = rows[0]
-    wanted = f", expected {row['answer']!r:.80}" if row.get("answer") else ""
+    wanted = f", expected {row['answer']!r:.80}" if row.get("answer") not in (None, "") else ""
     return [f"for example task {row.get('example_id')}: {_last_words(row)!r:.120}{wanted}"]
 
 
