@@ -31,8 +31,8 @@ import os, signal, sys, time
 from whet.cli import main
 
 def work(arguments):
-    print("working", flush=True)
     try:
+        print("working", flush=True)
         time.sleep(60)
     except KeyboardInterrupt:
         return 7
