@@ -107,6 +107,7 @@ OF_OUR_OWN = {
     "hub/client/settings.py",  # of this user
     "hub/domain/audit.py",  # of the database
     "service/deployments/folder.py",  # written by the service
+    "service/runner/building.py",  # of the runner
     "service/runner/gate.py",  # of the runner
     "service/runner/isolation.py",  # of an installed package
     "service/runner/shim.py",  # of the runner
