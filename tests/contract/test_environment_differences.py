@@ -21,8 +21,9 @@
 28. A GymEnv ends with the episode.
 29. A column called task is a column like others.
 30. Arguments of a call are of the types in the tool's schema, and may be left out.
-31. More boxes are found, and none in thoughts that were cut off.
-32. MathRubric compares numbers by their size.
+31. Metrics take no place of a field of rows, and different functions of one name are numbered.
+32. More boxes are found, and none in thoughts that were cut off.
+33. MathRubric compares numbers by their size.
 """
 
 import functools
