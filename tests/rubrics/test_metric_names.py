@@ -191,7 +191,9 @@ def test_state_columns_called_like_fields_leave_the_fields(tmp_path: Path) -> No
     results = env.evaluate_sync(ScriptedClient([SAID]), "m", state_columns=columns, results_path=tmp_path)
     usual = env.evaluate_sync(ScriptedClient([SAID]), "m")
     assert {row.pop("board") for row in results["outputs"]} == {None}  # the column, not the metric
-    assert [plain(row) for row in results["outputs"]] == [plain(row) for row in usual["outputs"]]
+    for row, other in zip(results["outputs"], usual["outputs"], strict=True):
+        assert {name: plain(row)[name] for name in plain(other)} == plain(other)
+        assert row["advantage"] is not None  # of the state, where rows have none
     assert results["metadata"]["avg_reward"] == pytest.approx(0.6)
 
 

@@ -23,7 +23,7 @@ from whet.runs.directory import METADATA as METADATA
 from whet.system.files import json_line, write_whole
 from whet.system.redaction import redacted
 from whet.system.untrusted import open_path
-from whet.types import ROW_FIELDS, RolloutOutput, State
+from whet.types import RolloutOutput, State
 
 RESULTS = "results.jsonl"
 ANOTHER_PATH = "Make room or choose another results_path, then run the same command to continue."
@@ -64,7 +64,7 @@ def state_to_output(state: State, state_columns: Sequence[str] | None = None) ->
         output["error_chain"] = output["error"]["error_chain_repr"]
         output["long_error_chain"] = output["error"]["error_chain_str"]
     for column in state_columns or ():
-        if column in ROW_FIELDS:
+        if column in output:
             continue
         value = state.get(column)
         problem = not_json(value)
