@@ -8,6 +8,7 @@ bug in whet and keeps its traceback.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import signal
 import sys
@@ -130,8 +131,13 @@ def _hangup_as_sigterm() -> Iterator[None]:
         return
     terminals = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
 
+    received = itertools.count()
+
     def end(*_: object) -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the shell sends another one; a second SIGTERM would end at once
+        if (
+            next(received) > 0
+        ):  # kernel and shell both send one; a second SIGTERM would end at once, without a checkpoint
+            return
         for descriptor in terminals:
             if not os.isatty(descriptor):  # the terminal is gone, where writing would fail
                 null = os.open(os.devnull, os.O_RDWR)
