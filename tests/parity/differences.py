@@ -113,9 +113,9 @@ FUNCTIONS = (
     Expected(22, "the schema of gathers", ("",)),
     Expected(22, "the schema of nested_default", ("",)),
     Expected(26, "messages are read from dicts and text", (".16.0.tool_calls",)),
-    Expected(31, "answers are extracted", (".27.*",)),
-    Expected(31, "MaybeThinkParser parses texts", ("\\boxed {1}", "*<think>*")),
-    Expected(31, "MaybeThinkParser finds the answer in conversations and texts", (".*",)),
+    Expected(32, "answers are extracted", (".27.*",)),
+    Expected(32, "MaybeThinkParser parses texts", ("\\boxed {1}", "*<think>*")),
+    Expected(32, "MaybeThinkParser finds the answer in conversations and texts", (".*",)),
     Expected(26, "fields of messages are read by key, by attribute and by get", (".*.0", ".*.3", ".*.4")),
 )
 
