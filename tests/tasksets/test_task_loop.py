@@ -48,7 +48,7 @@ def test_the_model_is_not_told_of_task_and_state_and_cannot_fill_them_in(rows, r
 
 
 def test_a_failing_call_is_answered_with_the_error_and_the_rollout_goes_on(rows, roll, call, texts) -> None:
-    script = [call("add", left="x"), call("ad"), {"tool_calls": [{"id": "1", "name": "add", "arguments": "{"}]}, "3"]
+    script = [call("add", left=1), call("ad"), {"tool_calls": [{"id": "1", "name": "add", "arguments": "{"}]}, "3"]
     (state,) = roll(whet.Env(whet.Taskset(source=rows(), toolsets=[add])), script)
     answers = [message["content"] for message in state["completion"] if message["role"] == "tool"]
     assert "missing" in answers[0]

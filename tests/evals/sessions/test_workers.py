@@ -15,7 +15,9 @@ from whet.errors import ConfigError, ModelError, RunError
 
 
 def without_timing(rows: list[Any]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key != "timing"} for row in rows]
+    """Without times, and without the sentence of an error, which in a worker does not name the line that raised it."""
+    kept = [{key: value for key, value in row.items() if key != "timing"} for row in rows]
+    return [row | {"error": row["error"] and {**row["error"], "message": ""}} for row in kept]
 
 
 def children() -> set[str]:
