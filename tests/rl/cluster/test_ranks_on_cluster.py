@@ -43,10 +43,10 @@ def test_ranks_on_two_nodes_learn_what_one_process_does(cluster: Any, train: Any
 
 
 LOSS = """
-from whet.rl.algorithms import loss_fn
+from whet.rl.algorithms import LossTerms
 
 def mine(inputs, config):
-    return loss_fn("grpo")(inputs, config)
+    return LossTerms(-inputs.advantages_N * inputs.logprobs_N)
 """
 
 
