@@ -65,7 +65,7 @@ def serve(config: HubConfig, on_ready: Callable[[str, str | None], None]) -> Non
 
 
 def answer(app: FastAPI, listening: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Answer requests until SIGINT or SIGTERM; those under way then have two seconds, or until the next signal."""
+    """Answer requests until SIGINT or SIGTERM; requests in progress then have two seconds, or until the next signal."""
     import uvicorn
 
     from whet.gateway.patience import PatientConnection

@@ -70,7 +70,7 @@ const log = document.getElementById("log-lines");
 let atEnd = true;
 const toEnd = () => { if (log && atEnd) log.scrollTop = log.scrollHeight; };
 log?.addEventListener("scroll", () => { atEnd = log.scrollTop + log.clientHeight > log.scrollHeight - 24; });
-/** What the server had not finished when it answered is asked for until it has. */
+/** Polls for what the server had not finished when it answered. */
 const settle = () => { toEnd(); if (document.querySelector("[data-unfinished]")) refreshSoon(); };
 document.addEventListener("refreshed", () => { settle(); if (curves) show(); });
 settle();

@@ -173,7 +173,7 @@ def _logged(what: str) -> Iterator[None]:
 
 
 async def _answer(gateway: Gateway, listening: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Answer requests until a signal; requests under way then have two seconds."""
+    """Answer requests until a signal; requests in progress then have two seconds."""
     import uvicorn
 
     from whet.gateway.connections import limited_connections
