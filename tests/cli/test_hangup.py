@@ -43,7 +43,9 @@ def stop(*_):
 
 signal.signal(signal.SIGTERM, stop)
 main._run = work
-sys.exit(main.main([]))
+status = main.main([])
+os.kill(os.getpid(), signal.SIGHUP)
+sys.exit(status)
 """
 
 
@@ -61,7 +63,7 @@ def test_closed_terminal_saves_a_checkpoint(terminals, tmp_path):
 
 
 @pytest.mark.parametrize(("ignored", "code"), [(False, 7), (True, -signal.SIGKILL)])
-def test_hangup_is_sigterm_once_and_stays_ignored_under_nohup(ignored, code):
+def test_hangup_is_sigterm_once_also_at_the_end_and_stays_ignored_under_nohup(ignored, code):
     process = subprocess.Popen(
         [sys.executable, "-c", COMMAND],
         stdout=subprocess.PIPE,

@@ -8,7 +8,6 @@ bug in whet and keeps its traceback.
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import signal
 import sys
@@ -131,12 +130,11 @@ def _hangup_as_sigterm() -> Iterator[None]:
         return
     terminals = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
 
-    received = itertools.count()
+    received: list[int] = []
 
-    def end(*_: object) -> None:
-        if (
-            next(received) > 0
-        ):  # kernel and shell both send one; a second SIGTERM would end at once, without a checkpoint
+    def end(number: int, _: object) -> None:
+        received.append(number)
+        if len(received) > 1:  # kernel and shell both send one; a second SIGTERM would end without a checkpoint
             return
         for descriptor in terminals:
             if not os.isatty(descriptor):  # the terminal is gone, where writing would fail
@@ -149,7 +147,8 @@ def _hangup_as_sigterm() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        if not received:  # else a second one may still come, after the command has ended
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _run(arguments: Sequence[str] | None) -> int:
