@@ -19,7 +19,6 @@ from collections.abc import AsyncGenerator
 from whet.errors import InfraError, MissingExtraError
 
 RESPONSE_SECONDS = 0.4  # CPU seconds for a response whose expected answer is read at once; the usual is milliseconds
-OVERLOADED_SECONDS = 2.0  # the same for its second attempt where more processes want to run than there are cores
 START_SECONDS = 120.0  # importing sympy on a machine that is busy with other things
 STUCK_SECONDS = 120.0  # beyond its CPU seconds: a worker that uses no CPU and does not respond
 
@@ -39,29 +38,22 @@ class MathPool:
         """Whether the two are the same mathematically; None where that takes too much CPU time.
 
         That is more than `seconds`, or more than `RESPONSE_SECONDS` for a response whose expected answer was read at
-        once. On an overloaded machine, where waiting may count as CPU time, such a response has a second attempt.
-        A worker that dies for another reason is replaced and the request repeated once; then `InfraError`.
+        once. A worker that dies for another reason is replaced and the request repeated once; then `InfraError`.
         """
         async with self._places:
-            verdict = await self._compare([answer, response, seconds, RESPONSE_SECONDS])
-            if verdict is None and os.getloadavg()[0] > 1.5 * usable_cores():
-                verdict = await self._compare([answer, response, seconds, OVERLOADED_SECONDS])
-            return verdict
-
-    async def _compare(self, request: list[str | float]) -> bool | None:
-        question = json.dumps(request).encode() + b"\n"
-        for _ in range(2):
-            worker = self._idle.pop() if self._idle else await self._start()
-            try:
-                verdict = await _ask(worker, question, float(request[2]) + STUCK_SECONDS)
-            except BaseException:  # cancelled: its answer must not be taken for that of the next question
+            question = json.dumps([answer, response, seconds, RESPONSE_SECONDS]).encode() + b"\n"
+            for _ in range(2):
+                worker = self._idle.pop() if self._idle else await self._start()
+                try:
+                    verdict = await _ask(worker, question, seconds + STUCK_SECONDS)
+                except BaseException:  # cancelled: its answer must not be taken for that of the next question
+                    await self._end(worker)
+                    raise
+                if verdict is not None:
+                    self._idle.append(worker)
+                    return verdict if isinstance(verdict, bool) else None
                 await self._end(worker)
-                raise
-            if verdict is not None:
-                self._idle.append(worker)
-                return verdict if isinstance(verdict, bool) else None
-            await self._end(worker)
-        raise InfraError(f"the math-verify process died twice on the answer {str(request[1])[:200]!r}")
+            raise InfraError(f"the math-verify process died twice on the answer {response[:200]!r}")
 
     async def close(self) -> None:
         self._idle.clear()

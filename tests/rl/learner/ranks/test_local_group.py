@@ -29,7 +29,7 @@ from whet.rl.learner.ranks.local_group import LocalRankGroup
 from whet.rl.learner.ranks.ranks_learner import RanksLearner, local_ranks
 
 SIZE = 2
-TIMEOUT_S = 2.5
+TIMEOUT_S = 5.0
 logger = logging.getLogger("somebody.else")
 
 
