@@ -146,7 +146,7 @@ def test_a_call_goes_to_all_ranks_and_one_answer_comes_back(learner: RanksLearne
         (2.0, 1, "stands still: it is suspended by a signal"),
         (3.0, 0, "failed in: optimiser step: MemoryError"),
         (3.0, 1, "failed in: optimiser step: MemoryError"),
-        (4.0, 1, "has not come any further for longer than learner.rank_timeout_seconds = 2.5, in: optimiser step"),
+        (4.0, 1, "has not come any further for longer than learner.rank_timeout_seconds = 5, in: optimiser step"),
         (5.0, 1, "ended with exit status 7 in: optimiser step"),
     ],
 )
