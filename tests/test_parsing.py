@@ -78,6 +78,11 @@ def test_json_is_read_as_by_json(value: object) -> None:
     assert parse_json(text.encode("utf-8", "surrogatepass")) == value
 
 
+def test_a_byte_order_mark_before_the_text_is_no_part_of_it() -> None:
+    assert parse_toml("\ufeff[a]\nb = 1\n") == {"a": {"b": 1}}
+    assert parse_json('\ufeff{"a": "\ufeff"}') == parse_json('\ufeff{"a": "\ufeff"}'.encode()) == {"a": "\ufeff"}
+
+
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":'])
 def test_deep_json_is_refused(opening: str) -> None:
     closing = "".join({"[": "]", "{": "}"}.get(mark, "") for mark in reversed(opening))

@@ -17,6 +17,8 @@ MAX_KEYS = 20_000
 MAX_VALUES = 100_000
 MAX_TOML = 4 << 20
 """Characters of a TOML text."""
+BYTE_ORDER_MARK = "\ufeff"
+"""Some editors begin a file of UTF-8 with it."""
 
 
 class NestingError(ValueError):
@@ -42,6 +44,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     """The tables of a TOML text. Raises `ValueError` for a text that is not TOML, or that is above the bounds."""
     import tomllib
 
+    text = text.removeprefix(BYTE_ORDER_MARK)
     if len(text) > MAX_TOML:
         raise ValueError(f"it is longer than {MAX_TOML >> 20} MiB")
     marks = _NOT_TOML_MARKS.sub("", text)
@@ -64,7 +67,8 @@ def parse_json(text: str | bytes, most: int | None = None) -> Any:
     if most is not None and len(text) > most:
         raise ValueError(f"it has {len(text):,} bytes; at most {most:,} are read")
     if isinstance(text, bytes | bytearray):
-        text = text.decode("utf-8-sig", "surrogatepass")
+        text = text.decode("utf-8", "surrogatepass")
+    text = text.removeprefix(BYTE_ORDER_MARK)
     if text.count("[") + text.count("{") > MAX_DEPTH and _depth(_NOT_JSON_BRACKETS.sub("", text)) > MAX_DEPTH:
         raise NestingError
     return json.loads(text)

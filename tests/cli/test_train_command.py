@@ -122,6 +122,31 @@ def test_dry_run_refuses_what_a_run_would(
     assert said in capsys.readouterr().err
 
 
+def test_a_dry_run_misses_the_key_of_a_tracker_as_a_run_does(
+    config: str, runs: Runs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb", reason="needs the 'wandb' extra")
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    command = ["train", "run", config, "--dry-run", "--wandb.project", "p"]
+    assert main(command) == 2
+    assert "[wandb] needs the environment variable WANDB_API_KEY" in capsys.readouterr().err
+    assert main([*command, "--wandb.offline"]) == 0
+    Path("keys.env").write_text(f"WANDB_API_KEY={'0' * 40}\n")
+    monkeypatch.setenv("WANDB_API_KEY", "")  # so that it is taken away again
+    monkeypatch.delenv("WANDB_API_KEY")
+    assert main([*command, "--env_file", "keys.env"]) == 0
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_a_dry_run_misses_the_library_of_a_tracker_as_a_run_does(
+    config: str, runs: Runs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    assert main(["train", "run", config, "--dry-run", f"--{name}.project", "p"]) == 2
+    assert f"pip install 'whet[{name}]'" in capsys.readouterr().err
+
+
 def test_what_an_environment_prints_is_no_part_of_a_dry_run(
     config: str, runs: Runs, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -134,6 +134,44 @@ def test_a_key_of_the_file_below_a_table_is_told_where_it_belongs(load) -> None:
     assert "unknown key 'sampling.env_file'. Did you mean 'env_file'? In a file it goes above the first [table]" in said
 
 
+BELOW = "[sampling]\nnum_gpus = 8\ntensor_parallel_size = 2\npipeline_parallel_size = 2\nmax_tokens = 9\n"
+
+
+def test_keys_that_reference_configs_have_below_a_table_are_read_as_meant_with_one_warning(load, caplog) -> None:
+    config = load(MINIMAL + BELOW + '[wandb]\nproject = "p"\nenv_file = ["keys.env"]\n')
+    assert config.env_file == (Path("keys.env"),)
+    assert config.wandb is not None
+    assert config.wandb.project == "p"
+    assert (config.deployment.num_gpus, config.sampling.max_tokens) == (8, 9)
+    assert (config.inference.tensor_parallel_size, config.inference.pipeline_parallel_size) == (2, 2)
+    (warning,) = caplog.messages
+    for key in ("env_file", "num_gpus", "tensor_parallel_size", "pipeline_parallel_size"):
+        assert f".{key} is read as {key}" in warning
+    assert "run.toml" in warning
+    assert "above the first [table] header" in warning
+    assert load(config.to_toml()) == config
+    assert len(caplog.messages) == 1
+    assert "are the same key" in refused(load, MINIMAL + BELOW + "[deployment]\nnum_gpus = 2\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            'env_file = "a"\n' + MINIMAL + '[wandb]\nenv_file = "b"\n',
+            "'env_file' and 'wandb.env_file' are the same key",
+        ),
+        (MINIMAL + '[sampling]\nenv_file = "a"\n', "unknown key 'sampling.env_file'. Did you mean 'env_file'?"),
+        (MINIMAL + "[wandb]\nnum_gpus = 2\n", "Did you mean 'deployment.num_gpus'?"),
+        (MINIMAL + "[sampling]\ngpu_memory_utilization = 0.5\n", "'inference.gpu_memory_utilization'?"),
+        (MINIMAL + "[wandb]\nmax_steps = 5\n", "Did you mean 'max_steps'?"),
+    ],
+)
+def test_other_keys_below_a_table_they_are_not_of_are_refused_with_a_hint(load, text: str, says: str, caplog) -> None:
+    assert says in refused(load, text)
+    assert caplog.messages == []
+
+
 def test_what_only_asynchronous_training_heeds_is_refused_for_synchronous_training(load) -> None:
     said = refused(load, MINIMAL, "--oversampling_factor", "1.5")
     assert "oversampling_factor = 1.5 has no effect: max_async_level is 0 (its default)" in said

@@ -19,6 +19,16 @@ def test_comments_quotes_and_export_are_understood(tmp_path: Path) -> None:
     assert parse_env_file(path) == {"A": "1", "B": "two words", "C": "x=y", "D": ""}
 
 
+def test_comments_after_values_and_a_byte_order_mark_are_no_part_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "secrets.env"
+    path.write_text(
+        "\ufeffA=1 # a note\nB=x#y\nC='two # words' # a note\nD=\"x\"#note\nE=it's # it's\nF=\"a\"b\"\nG=x\t#\nH='a\n",
+        encoding="utf-8",
+    )
+    found = {"A": "1", "B": "x#y", "C": "two # words", "D": "x", "E": "it's", "F": 'a"b', "G": "x", "H": "'a"}
+    assert parse_env_file(path) == found
+
+
 def test_a_bad_line_is_named_by_number_without_its_text(tmp_path: Path) -> None:
     path = tmp_path / "secrets.env"
     path.write_text("A=1\nsk-very-secret\n")

@@ -15,6 +15,7 @@ from whet.cli.options import check_config_first
 from whet.cli.output import JsonOption, extra, print_json
 from whet.cli.service import catalog, runs
 from whet.cli.service.submit import train_submit
+from whet.system.redaction import KNOWN
 
 if TYPE_CHECKING:
     from whet.rl.config import RunConfig
@@ -30,7 +31,7 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Check models, environments and data, print the config with an estimate of memory and time, and stop.",
+        help="Check models, environments, data and keys of trackers, print the config with an estimate of memory and time, and stop.",
     ),
 ]
 OVERRIDES: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -137,7 +138,7 @@ def _resolved(
 
 
 def _print_config(config: RunConfig | SftConfig, json_output: bool) -> None:
-    """Check models and environments, and print the resolved config and what it will take.
+    """Check models, environments and trackers, and print the resolved config and what it will take.
 
     The output is a config file: everything but the config is a comment.
     """
@@ -146,11 +147,13 @@ def _print_config(config: RunConfig | SftConfig, json_output: bool) -> None:
     with extra("train", "estimating memory"):
         from whet.rl import placement, step_time
         from whet.rl.estimate import estimate, lines
+        from whet.rl.monitors.trackers import trackers
         from whet.rl.preflight import missing, missing_for_fine_tuning, place, rehearse
         from whet.rl.sft.estimate import estimate as estimate_fine_tuning
 
         with redirect_stdout(sys.stderr):  # what environments print is no part of the config
             rehearse(config)
+            trackers(config, KNOWN)
         plan, on_paper = dict[str, Any](), list[str]()
         if isinstance(config, RunConfig):
             found = estimate(config)

@@ -22,7 +22,7 @@ from whet.rl.data.buffer import BufferConfig
 from whet.rl.deployment_config import GpuSplit, split_gpus
 from whet.rl.inference_config import OF_A_POOL, EngineKind, InferenceConfig, LogprobsMode
 from whet.rl.sampling_config import SamplingConfig
-from whet.rl.spellings import canonical, canonical_overrides
+from whet.rl.spellings import canonical, canonical_overrides, lifted
 from whet.rl.supervision.budgets import BudgetConfig
 from whet.rl.supervision.early_stop import EarlyStopConfig
 from whet.rl.training_config import (
@@ -303,7 +303,7 @@ def load_run_config(path: Path, overrides: list[str] | None = None) -> RunConfig
     `--name auto` takes the first free of `<file name>`, `<file name>-2`, `<file name>-3`, ...
     Raises `ConfigError`, one line per mistake.
     """
-    data = canonical(read_toml(path), str(path))
+    data = canonical(lifted(read_toml(path), str(path)), str(path))
     data = canonical(apply_overrides(data, canonical_overrides(parse_overrides(overrides or []))), str(path))
     if "data" in data and "env" not in data:
         raise ConfigError(f"{path} is a config of whet train sft: it has [data] and no [[env]]")

@@ -5,10 +5,14 @@ Applied to the raw tables before validation. Giving a key in both spellings is a
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import Any
 
 from whet.errors import ConfigError
 from whet.rl.extra_body import merge_extra_body
+
+logger = logging.getLogger(__name__)
 
 SPELLINGS: dict[str, str] = {
     "model_name": "model",
@@ -24,6 +28,32 @@ SPELLINGS: dict[str, str] = {
     "gpu_memory_utilization": "inference.gpu_memory_utilization",
     "max_model_len": "inference.max_model_len",
 }
+BELOW: dict[str, tuple[str, ...]] = {
+    "wandb": ("env_file",),
+    "sampling": ("num_gpus", "tensor_parallel_size", "pipeline_parallel_size"),
+}
+"""Keys of the file that reference configs of other trainers have below the header of a table."""
+
+
+def lifted(data: dict[str, Any], source: str, tables: Sequence[str] = tuple(BELOW)) -> dict[str, Any]:
+    """The tables of a file with the keys of `BELOW` where they belong, and one warning that names them.
+
+    `data` is changed in place and returned. Raises `ConfigError` for one that is there as well.
+    """
+    found: list[str] = []
+    for table in tables:
+        section = data.get(table)
+        for key in BELOW[table]:
+            if not isinstance(section, dict) or key not in section:
+                continue
+            if key in data:
+                raise ConfigError(f"{source}: '{key}' and '{table}.{key}' are the same key; give it once.")
+            data[key] = section.pop(key)
+            found.append(f"{table}.{key} is read as {key}")
+    if found:
+        where = "In a file such a key belongs above the first [table] header; below one it is that table's."
+        logger.warning("%s: %s. %s", source, ", ".join(found), where)
+    return data
 
 
 def canonical(data: dict[str, Any], source: str) -> dict[str, Any]:

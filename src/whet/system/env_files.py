@@ -24,12 +24,16 @@ SECRETS_FILE = "WHET_SECRETS_FILE"
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
+_QUOTED = re.compile(r"""(["'])(.*?)\1\s*(?:#.*)?""")
+_COMMENT = re.compile(r"\s+#.*")
 
 
 def parse_env_file(path: Path) -> dict[str, str]:
-    """The variables of one file. Blank lines and `#` comments are skipped; quotes around a value are taken off."""
+    """The variables of one file. Blank lines are skipped, and comments: a `#` at the beginning, after a space, or after
+    a quoted value. Quotes around a value are taken off.
+    """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"env_file {path}: {reason}") from None
@@ -42,8 +46,8 @@ def parse_env_file(path: Path) -> dict[str, str]:
         if match is None:
             raise ConfigError(f"env_file {path}, line {number}: expected KEY=VALUE")
         key, value = match.groups()
-        quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "'\""
-        found[key] = value[1:-1] if quoted else value
+        quoted = _QUOTED.fullmatch(value)
+        found[key] = _COMMENT.sub("", value) if quoted is None else quoted[2]
     return found
 
 

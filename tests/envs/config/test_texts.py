@@ -261,8 +261,11 @@ def test_a_loader_that_takes_it_decides_what_becomes_of_it(tmp_path: Path) -> No
 
 def test_texts_are_read_from_files(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("prompt.txt").write_text("From a file.\n")
-    Path("components.json").write_text(json.dumps({"system_prompt": "From another."}))
+    byte_order_mark = "\ufeff"
+    Path("prompt.txt").write_text(byte_order_mark + "From a file.\n", encoding="utf-8")
+    Path("components.json").write_text(
+        byte_order_mark + json.dumps({"system_prompt": "From another."}), encoding="utf-8"
+    )
     assert whet.load_environment(str(package), system_prompt={"file": "prompt.txt"}).prompt_texts() == {
         "system_prompt": "From a file."
     }

@@ -25,6 +25,13 @@ def test_a_small_config_is_one_epoch_named_after_its_file(tmp_path: Path) -> Non
     assert (config.name, config.epochs, config.max_steps) == ("small", 1, None)
 
 
+def test_an_env_file_below_wandb_is_that_of_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = load(tmp_path, SMALL + '[wandb]\nenv_file = "keys.env"\n')
+    assert (config.env_file, config.wandb is not None) == ((Path("keys.env"),), True)
+    (warning,) = caplog.messages
+    assert "wandb.env_file is read as env_file" in warning
+
+
 def test_what_is_saved_reads_back_as_the_same_config(tmp_path: Path) -> None:
     config = load(tmp_path, SMALL + "[validation]\nfraction = 0.1\n[lora]\nrank = 4\n", "--num_epochs", "3")
     saved = tmp_path / "saved.toml"

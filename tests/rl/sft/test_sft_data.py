@@ -36,6 +36,15 @@ def test_only_the_answers_of_a_file_carry_loss(load: Load, write_rows: Any, rend
     assert said(load(write_rows(3)), renderer) == [f"{number}<|im_end|>" for number in (1, 2, 3)]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_row(load: Load, write_rows: Any, tmp_path: Path) -> None:
+    lines = write_rows(3)
+    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    files = {"a.jsonl": lines.read_text(), "a.json": json.dumps(rows)}
+    for name, text in files.items():
+        (tmp_path / name).write_text("\ufeff" + text, encoding="utf-8")
+        assert load(tmp_path / name).fingerprint == load(lines).fingerprint
+
+
 def test_json_parquet_and_a_folder_of_files_hold_the_same_rows(load: Load, write_rows: Any, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow

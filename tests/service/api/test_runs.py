@@ -98,6 +98,7 @@ REFUSED = [
     ("batch_size = 3\nrollouts_per_example = 2", "config", "use batch_size = 2 or 4"),
     ('runs_directory = "/tmp"', "runs_directory", "has no place in a submission"),
     ('env_file = ["/etc/passwd"]', "env_file", "submitted as secrets"),
+    ('[wandb]\nenv_file = ["/etc/passwd"]', "wandb.env_file", "submitted as secrets"),
     ('model = "/etc"', "model", "neither a model's name nor among"),
     ('model = "../other"', "model", "neither a model's name nor among"),
     ('[env.args.system_prompt]\nfile = "/etc/passwd"', "env.0.args.system_prompt.file", "no relative path"),

@@ -68,7 +68,7 @@ def with_files(args: Mapping[str, Any], folder: Path, where: str) -> dict[str, A
 
 def _read_texts(path: Path, name: str, where: str) -> Any:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"{where}: {name} is to be read from {path}: {reason}.") from None

@@ -51,7 +51,7 @@ def load_prime_config() -> dict[str, Any]:
     """What the `prime` command has stored in `~/.prime/config.json`; empty where there is nothing to read."""
     path = Path.home() / ".prime" / "config.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,7 @@ from whet.config import StrictModel, apply_overrides, parse_overrides, read_toml
 from whet.errors import ConfigError
 from whet.rl.inference_config import InferenceConfig
 from whet.rl.sampling_config import SamplingConfig
+from whet.rl.spellings import lifted
 from whet.rl.supervision.budgets import BudgetConfig
 from whet.rl.supervision.early_stop import EarlyStopConfig
 from whet.rl.training_config import HeldOutConfig, TrainingConfig, check_early_stop, set_name
@@ -206,7 +207,8 @@ def load_sft_config(path: Path, overrides: list[str] | None = None) -> SftConfig
 
     `--name auto` takes the first free of `<file name>`, `<file name>-2`, ... Raises `ConfigError`, a line per mistake.
     """
-    data: dict[str, Any] = apply_overrides(read_toml(path), parse_overrides(overrides or []))
+    tables = lifted(read_toml(path), str(path), ("wandb",))
+    data = apply_overrides(tables, parse_overrides(overrides or []))
     if "env" in data and "data" not in data:
         raise ConfigError(f"{path} is a config of whet train run: it has [[env]] and no [data]")
     set_name(data, path)

@@ -85,12 +85,12 @@ def _file(path: Path) -> Iterator[Row]:
         if path.suffix == ".parquet":
             yield from _named(path, _parquet(path))
         elif path.suffix == ".json":
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(path.read_text(encoding="utf-8-sig"))
             if not isinstance(found, list):
                 raise DatasetError(f"{path} should hold a list of rows, not {type(found).__name__}")
             yield from _named(path, found)
         else:
-            with path.open(encoding="utf-8") as file:
+            with path.open(encoding="utf-8-sig") as file:
                 for number, line in enumerate(file, start=1):
                     if line.strip():
                         yield _row(f"{path}, line {number}", _json(line, f"{path}, line {number}"))
