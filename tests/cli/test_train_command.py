@@ -138,6 +138,25 @@ def test_a_dry_run_misses_the_key_of_a_tracker_as_a_run_does(
     assert main([*command, "--env_file", "keys.env"]) == 0
 
 
+def test_a_dry_run_notes_max_tokens_that_the_context_has_no_room_for(
+    config: str, runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "run", config, "--dry-run"]
+    note = "# note: {} is more than the context of {} tokens leaves"
+    assert main([*command, "--sampling.max_tokens", "5000", "--eval.sampling.max_tokens", "1024"]) == 0
+    out = capsys.readouterr().out
+    assert note.format("sampling.max_tokens = 5,000", "1,024") in out
+    assert note.format("eval.sampling.max_tokens = 1,024", "1,024") in out
+    assert main([*command, "--sampling.max_tokens", "1023"]) == 0
+    assert "# note: " not in capsys.readouterr().out
+    served = ["--inference.engine", "vllm", "--inference.max_model_len", "512", "--model", "a/b-of-nowhere"]
+    assert main([*command, *served, "--json"]) == 0
+    (noted,) = json.loads(capsys.readouterr().out)["notes"]
+    assert noted.startswith("sampling.max_tokens = 512 is more than the context of 512 tokens leaves")
+    assert main([*command, "--max_async_level", "1", "--max_off_policy_steps", "1"]) == 0
+    assert "# note: max_off_policy_steps = 1 with max_async_level = 1" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_a_dry_run_misses_the_library_of_a_tracker_as_a_run_does(
     config: str, runs: Runs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str

@@ -17,7 +17,7 @@ from tests.inference.weights import gguf_files
 from whet.errors import ConfigError, ModelLoadError
 from whet.evals.config import EvalConfig
 from whet.evals.live.view import EvalView
-from whet.evals.model import Models, answers_without_limit, check_models, report_speed
+from whet.evals.model import Models, about_length, check_models, report_speed
 from whet.evals.observer import EvalObserver, PlannedEval
 from whet.evals.sessions.session import run_evals
 from whet.runs.live import Output
@@ -187,10 +187,14 @@ def test_a_limit_and_an_endpoint_are_no_announcement_of_a_context() -> None:
     there = EvalConfig(environment="reverse-text", model="m", base_url="http://localhost:1/v1")
     limits: list[dict[str, Any]] = [{"max_tokens": 1}, {"max_completion_tokens": 1}, {"extra_body": {"max_tokens": 1}}]
     for config in (here, there):
-        assert [answers_without_limit(config, sampling, 8, "--max-tokens") for sampling in limits] == ["", "", ""]
-    text = answers_without_limit(there, {}, 8, "--max-tokens")
+        assert [about_length(config, sampling, 8, "--max-tokens") for sampling in limits] == ["", "", ""]
+    over = [about_length(here, {"extra_body": {"max_tokens": most}}, 8, "--max-tokens") for most in (1023, 1024)]
+    assert over[0] == ""
+    assert over[1].startswith("--max-tokens = 1,024 is more than the context of 1,024 tokens leaves")
+    assert about_length(there, {"max_tokens": 10**9}, 8, "--max-tokens") == ""
+    text = about_length(there, {}, 8, "--max-tokens")
     assert text == "no max_tokens: the endpoint decides how long an answer may be; --max-tokens limits it"
-    assert "until the context of" in answers_without_limit(here, {"max_tokens": None}, 8, "--max-tokens")
+    assert "until the context of" in about_length(here, {"max_tokens": None}, 8, "--max-tokens")
 
 
 def test_the_view_prints_the_announcement_once_and_shows_tokens_so_far() -> None:

@@ -55,9 +55,12 @@ def outcome_of(config: RunConfig) -> Outcome:
 
 
 def test_a_healthy_run_finishes_so_that_the_failures_below_mean_something(config) -> None:
-    outcome = outcome_of(config())
+    made = config("--sampling.max_tokens", "6", "--eval.sampling.max_tokens", "5000")
+    outcome = outcome_of(made)
     assert (outcome.state, outcome.step) == ("finished", 3)
     assert outcome.weights is not None
+    log = "".join(file.read_text() for file in (made.directory / "logs").iterdir())
+    assert "eval.sampling.max_tokens = 5,000 is more than the context of 1,024 tokens leaves" in log
     assert (outcome.weights / "model.safetensors").is_file()
 
 

@@ -31,7 +31,8 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Check models, environments, data and keys of trackers, print the config with an estimate of memory and time, and stop.",
+        help="Check models, environments, data and trackers, print the config with an estimate of memory and time, and "
+        "stop.",
     ),
 ]
 OVERRIDES: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -148,7 +149,7 @@ def _print_config(config: RunConfig | SftConfig, json_output: bool) -> None:
         from whet.rl import placement, step_time
         from whet.rl.estimate import estimate, lines
         from whet.rl.monitors.trackers import trackers
-        from whet.rl.preflight import missing, missing_for_fine_tuning, place, rehearse
+        from whet.rl.preflight import missing, missing_for_fine_tuning, place, rehearse, remarks
         from whet.rl.sft.estimate import estimate as estimate_fine_tuning
 
         with redirect_stdout(sys.stderr):  # what environments print is no part of the config
@@ -165,8 +166,10 @@ def _print_config(config: RunConfig | SftConfig, json_output: bool) -> None:
             found = estimate_fine_tuning(config)
             placed = placement.placement_of_fine_tuning(config, found.devices, found.memory)
             lacking = missing_for_fine_tuning(config)
-        plan |= {"placement": placed, "missing": lacking}
-        more = [*placement.lines(placed), *(f"missing here: {line}" for line in lacking), *on_paper]
+        noted = remarks(config)
+        plan |= {"placement": placed, "missing": lacking, "notes": noted}
+        more = [*placement.lines(placed), *(f"missing here: {line}" for line in lacking)]
+        more += [*on_paper, *(f"note: {line}" for line in noted)]
     if json_output:
         print_json({**config.model_dump(mode="json", exclude_none=True), "estimate": found, **plan})
         return

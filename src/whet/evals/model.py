@@ -85,25 +85,28 @@ def _shared(endpoint: ClientConfig, processes: int) -> ClientConfig:
     return part(endpoint).model_copy(update={"endpoint_configs": [part(one) for one in endpoint.endpoint_configs]})
 
 
-def without_limit(sampling: Mapping[str, Any]) -> bool:
-    """Whether nothing ends an answer but the model itself."""
+def limit_of(sampling: Mapping[str, Any]) -> Any:
+    """The most tokens of an answer; None where nothing ends it but the model itself."""
     extra = sampling.get("extra_body")
     given = {**sampling, **(extra if isinstance(extra, Mapping) else {})}
-    return all(given.get(key) is None for key in _LIMITS)
+    return next((given[key] for key in _LIMITS if given.get(key) is not None), None)
 
 
-def answers_without_limit(config: EvalConfig, sampling: Mapping[str, Any], rollouts: int, option: str) -> str:
-    """A line about answers that nothing ends but the model itself; "" where `sampling` limits their tokens.
+def about_length(config: EvalConfig, sampling: Mapping[str, Any], rollouts: int, option: str) -> str:
+    """A line about answers that nothing ends but the model itself, or whose limit is above its context; or "".
 
     `option` is what sets the limit. The time is not known before the first tokens are there: see `report_speed`.
     """
-    if not without_limit(sampling):
-        return ""
+    limit = limit_of(sampling)
     if not config.local:
+        if limit is not None:
+            return ""
         return f"no max_tokens: the endpoint decides how long an answer may be; {option} limits it"
-    from whet.inference.loading import context_of
+    from whet.inference.loading import context_of, over_context
 
     context = context_of(config.model)
+    if limit is not None:
+        return "".join(over_context(option, limit, context)) if isinstance(limit, int) else ""
     if context is None:
         return f"no max_tokens: an answer may go on until the model's context is full; {option} limits it"
     return (
@@ -114,7 +117,7 @@ def answers_without_limit(config: EvalConfig, sampling: Mapping[str, Any], rollo
 
 def most_tokens(config: EvalConfig, sampling: Mapping[str, Any], rollouts: int) -> int:
     """Tokens of that many rollouts where no answer ends before the context is full; 0 where that is not known."""
-    if not config.local or not without_limit(sampling):
+    if not config.local or limit_of(sampling) is not None:
         return 0
     from whet.inference.loading import context_of
 

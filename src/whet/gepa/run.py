@@ -23,7 +23,7 @@ from whet.errors import ConfigError, DatasetError
 from whet.evals.config import EvalConfig
 from whet.evals.model import (
     Models,
-    answers_without_limit,
+    about_length,
     check_models,
     endpoint_of,
     find_models,
@@ -158,7 +158,7 @@ class _Search:
     def cautions(self) -> list[str]:
         """Lines about answers that may take long."""
         given = self._sampling.values()
-        lines = (answers_without_limit(self.policy, one, self.config.max_calls, "--max-tokens") for one in given)
+        lines = (about_length(self.policy, one, self.config.max_calls, "--max-tokens") for one in given)
         return [line for line in dict.fromkeys(lines) if line]
 
     @property

@@ -214,6 +214,16 @@ def context_of(model: str) -> int | None:
     return describe(path).max_context if base is None else context_of(base)
 
 
+def over_context(key: str, max_tokens: int, context: int | None) -> list[str]:
+    """A line where answers cannot have the `max_tokens` that `key` allows; none where the context is not known."""
+    if context is None or max_tokens < context:
+        return []
+    return [
+        f"{key} = {max_tokens:,} is more than the context of {context:,} tokens leaves: prompt and answers share it, "
+        "and an answer that does not end is cut off where it is full"
+    ]
+
+
 def base_of_adapter(directory: Path) -> Path | None:
     """The directory of a PEFT adapter's base model; None for a directory with a whole model."""
     base = _base_name(directory)

@@ -5,6 +5,7 @@ No weight is read, and torch is imported only where a driver of GPUs is.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -14,8 +15,9 @@ from whet.envs.answers import check_answers
 from whet.envs.env_group import held_out_rows
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
-from whet.errors import ConfigError, DatasetError, EngineError
+from whet.errors import ConfigError, DatasetError, EngineError, ModelLoadError
 from whet.inference.devices import check_device, visible_gpus, why_missing
+from whet.inference.loading import context_of, over_context
 from whet.inference.vllm.interpreter import find_vllm
 from whet.rl.algorithms import check_imported
 from whet.rl.config import RunConfig
@@ -99,6 +101,24 @@ def missing_for_fine_tuning(config: SftConfig) -> list[str]:
         return [f"GPUs: {needed} needed to learn, {here} here."]
     why = why_missing("cuda") if needed else None
     return [] if why is None else [f"[learner] device: {why}"]
+
+
+def remarks(config: RunConfig | SftConfig, context: int | None = None) -> list[str]:
+    """What is allowed and rarely meant, a line each.
+
+    Args:
+        context: tokens of a prompt and its answers; by default the model's, as far as it is known on this machine.
+    """
+    if context is None:
+        with contextlib.suppress(ModelLoadError):
+            context = context_of(config.model)
+    limits = (context, config.inference and config.inference.max_model_len)
+    most = min((limit for limit in limits if limit), default=None)
+    found = config.cautions if isinstance(config, RunConfig) else []
+    for table, sampling in (("sampling", config.sampling), ("eval.sampling", config.eval and config.eval.sampling)):
+        if sampling is not None and sampling.max_tokens is not None:
+            found += over_context(f"{table}.max_tokens", sampling.max_tokens, most)
+    return found
 
 
 def place(config: RunConfig, memory: Mapping[str, int] | None = None) -> Placement:

@@ -43,7 +43,7 @@ from whet.rl.loop.sync_source import SyncSource
 from whet.rl.loop.training_loop import inline
 from whet.rl.monitors.protocol import Outcome
 from whet.rl.placement import embedded_device, rank_devices
-from whet.rl.preflight import check_models, check_start, load_environments
+from whet.rl.preflight import check_models, check_start, load_environments, remarks
 from whet.rl.storage.environments import check_identities, identities_of, write_identities
 from whet.rl.storage.records import Records
 from whet.rl.storage.starting_point import starting_model
@@ -190,7 +190,7 @@ class ReinforcementRun(TrainingRun):
             self.shaper.load_state_dict(state)
 
     def _notes(self) -> Sequence[str]:
-        return [*self.config.cautions, *_default_limit(self.config)]
+        return [*remarks(self.config, self.client.max_context), *_default_limit(self.config)]
 
     def _loop(self, records: Records) -> Orchestrator:
         config, engine = self.config, self.client.engine

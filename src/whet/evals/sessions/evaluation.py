@@ -26,7 +26,7 @@ from whet.errors import DatasetError, RunError
 from whet.evals.analysis.summary import EvalSummary, SummaryBuilder, sampling_name
 from whet.evals.config import EvalConfig
 from whet.evals.evaluate import EVAL_SEED
-from whet.evals.model import answers_without_limit, most_tokens
+from whet.evals.model import about_length, most_tokens
 from whet.evals.observer import PlannedEval
 from whet.evals.sessions.grouping import scored_together
 from whet.evals.sessions.identity import digest_of_tasks, identity_of
@@ -146,7 +146,7 @@ class Evaluation:
     @cached_property
     def _caution(self) -> str:
         rollouts = len(self.tasks) * self.attempts - self.kept
-        return answers_without_limit(self.config, self.sampling, rollouts, "--max-tokens") if rollouts else ""
+        return about_length(self.config, self.sampling, rollouts, "--max-tokens") if rollouts else ""
 
     @cached_property
     def _environment(self) -> dict[str, Any]:

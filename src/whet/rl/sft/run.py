@@ -24,7 +24,7 @@ from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.training_loop import Evaluate
 from whet.rl.monitors.protocol import EvalReport, Outcome
 from whet.rl.placement import rank_devices
-from whet.rl.preflight import check_devices, check_start, load_held_out
+from whet.rl.preflight import check_devices, check_start, load_held_out, remarks
 from whet.rl.sft.batches import Batches
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import SftData, load_data
@@ -130,7 +130,7 @@ class _SftRun(TrainingRun):
             self.last_step = step + self.batches.left()
 
     def _notes(self) -> Sequence[str]:
-        return self.data.notes
+        return [*remarks(self.config, self.client and self.client.max_context), *self.data.notes]
 
     def _loop(self, records: Records) -> SftLoop:
         return SftLoop(
