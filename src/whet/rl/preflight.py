@@ -115,7 +115,8 @@ def remarks(config: RunConfig | SftConfig, context: int | None = None) -> list[s
     limits = (context, config.inference and config.inference.max_model_len)
     most = min((limit for limit in limits if limit), default=None)
     found = config.cautions if isinstance(config, RunConfig) else []
-    for table, sampling in (("sampling", config.sampling), ("eval.sampling", config.eval and config.eval.sampling)):
+    of_evaluation = None if config.eval is None else config.eval.sampling
+    for table, sampling in (("sampling", config.sampling), ("eval.sampling", of_evaluation)):
         if sampling is not None and sampling.max_tokens is not None:
             found += over_context(f"{table}.max_tokens", sampling.max_tokens, most)
     return found

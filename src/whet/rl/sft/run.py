@@ -130,7 +130,7 @@ class _SftRun(TrainingRun):
             self.last_step = step + self.batches.left()
 
     def _notes(self) -> Sequence[str]:
-        return [*remarks(self.config, self.client and self.client.max_context), *self.data.notes]
+        return [*remarks(self.config, None if self.client is None else self.client.max_context), *self.data.notes]
 
     def _loop(self, records: Records) -> SftLoop:
         return SftLoop(
