@@ -8,6 +8,7 @@ define the models; nothing here knows about training or evaluation.
 from __future__ import annotations
 
 import difflib
+import math
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -137,10 +138,24 @@ def _index(items: list[Any], key: str, part: str) -> int:
 
 def validate(model: type[ModelT], data: Mapping[str, Any], source: str) -> ModelT:
     """`data` as a `model`. Raises `ConfigError` with one line per mistake; `source` is the file's name."""
+    refuse_infinite(data, source)
     try:
         return model.model_validate(data)
     except ValidationError as error:
         raise ConfigError(explain(model, error, source)) from None
+
+
+def refuse_infinite(data: Any, source: str) -> None:
+    """Raise `ConfigError` for numbers that are not finite (nan, inf, 1e400), which JSON has not, a line each."""
+    lines, left = list[str](), [("", data)]
+    while left:
+        place, value = left.pop()
+        inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+        left += [(f"{place}.{key}".lstrip("."), item) for key, item in inner]
+        if isinstance(value, float) and not math.isfinite(value):
+            lines.append(f"{source}: '{place}': {value} is not a finite number; give one, or text in quotes.")
+    if lines:
+        raise ConfigError("\n".join(reversed(lines)))
 
 
 def explain(model: type[BaseModel], error: ValidationError, source: str) -> str:

@@ -116,7 +116,7 @@ class OverlongPromptError(Error):
 
 
 class RewardError(Error):
-    """A reward function raised, or returned something that is not a finite number."""
+    """A reward function raised, or returned something that is not a finite number of at most 1e30."""
 
 
 class EnvError(Error):

@@ -178,6 +178,10 @@ def test_several_evaluations_are_one_object_of_json(room: Room, capsys: pytest.C
     [
         (["-a", "{max_length: 9}"], "--env-args: not JSON"),
         (["-S", "[1]"], "--sampling-args: expected a JSON object"),
+        (["-a", '{"x": NaN}'], "--env-args: 'x': nan is not a finite number"),
+        (["-a", '{"x": [1, {"y": 1e400}]}'], "--env-args: 'x.1.y': inf is not a finite number"),
+        (["-S", '{"temperature": -Infinity}'], "--sampling-args: 'temperature': -inf is not a finite number"),
+        (["-T", "nan"], "'temperature'"),
         (["-r", "0"], "'rollouts_per_example'"),
         (["-T", "-1"], "'temperature'"),
     ],

@@ -103,6 +103,10 @@ def test_dry_run_prints_a_config_that_reads_back_and_starts_nothing(
     ("override", "said"),
     [
         (("--env.0.args", "{ nonsense = 1 }"), "nonsense"),
+        (("--env.0.args.x", "nan"), "'env.0.args.x': nan is not a finite number"),
+        (("--env.0.args", "{ x = [-inf] }"), "'env.0.args.x.0': -inf is not a finite number"),
+        (("--env.0.taskset.x", "1e400"), "'env.0.taskset.x': inf is not a finite number"),
+        (("--learning_rate", "inf"), "'learning_rate': inf is not a finite number"),
         (("--env.0.id", "no-such-environment"), "no-such-environment"),
         (("--model", "./no/such/model"), "no/such/model"),
         (("--env_file", '["missing.env"]'), "env_file missing.env"),

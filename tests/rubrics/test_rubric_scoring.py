@@ -230,6 +230,17 @@ def test_cleanup_and_teardown_handlers_run_by_priority():
     assert order == ["a 4", "b", "end"]
 
 
+@pytest.mark.parametrize(("value", "errored"), [(1e30, False), (-1e30, False), (1.1e30, True), (-1e308, True)])
+def test_rewards_whose_sums_would_not_be_finite_are_errors(value, errored):
+    env = whet.SingleTurnEnv(dataset=[{"question": "?", "answer": "x"}], rubric=whet.Rubric(funcs=[lambda: value]))
+    results = env.evaluate_sync(whet.ScriptedClient(["."]), "m", rollouts_per_example=4)
+    errors = [row["error"] for row in results["outputs"]]
+    assert [error is not None for error in errors] == [errored] * 4
+    if errored:
+        said = f"returned {value}, which is above 1e+30, the largest that a reward may be"
+        assert said in errors[0]["error_chain_repr"]
+
+
 def test_the_error_of_a_reward_function_names_package_and_line(tmp_path):
     """Its own line, and where a library raised, that of the library too."""
     path = tmp_path / "scores_badly.py"

@@ -319,7 +319,7 @@ def test_an_exception_in_a_group_function_fails_its_group_alone(rows, kind) -> N
     assert "it broke" in outputs[0]["error"]["error_chain_repr"]
 
 
-@pytest.mark.parametrize("values", [[1.0], "ab", [float("nan"), 0.0], None])
+@pytest.mark.parametrize("values", [[1.0], "ab", [float("nan"), 0.0], [1e308, 0.0], None])
 def test_advantages_that_are_no_numbers_fail_the_group(rows, roll, values) -> None:
     states = roll(whet.Env(whet.Taskset(source=rows(), advantages=[lambda tasks, states: values])), ["x"], size=2)
     assert all(isinstance(state["error"], whet.RewardError) for state in states)

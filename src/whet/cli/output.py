@@ -187,12 +187,15 @@ def model_extras(local: Sequence[bool]) -> Iterator[None]:
 
 def json_object(option: str, text: str) -> dict[str, Any]:
     """The JSON object that an option was given."""
+    from whet.config import refuse_infinite
+
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:  # numbers of too many digits, nesting without end
         raise ConfigError(f"{option}: not JSON: {error}. Write it like '{{\"max_length\": 9}}'") from None
     if not isinstance(value, dict):
         raise ConfigError(f"{option}: expected a JSON object like '{{\"max_length\": 9}}', got {text}")
+    refuse_infinite(value, option)
     return value
 
 

@@ -34,6 +34,8 @@ T = TypeVar("T")
 GROUP_PARAMETERS = frozenset({"states", "prompts", "completions", "answers", "tasks", "infos"})
 ScoreObjectProvider = Callable[[State], Mapping[str, Any]]
 GroupScoreObjectProvider = Callable[[list[State]], Mapping[str, Any]]
+LARGEST = 1e30
+"""Of a reward or metric either way: sums and squares of greater ones are not finite, in 32 bits or in 64."""
 _OWN_ADVANTAGES = "steps_with_own_advantage"
 """Numbers of the steps that had an advantage when those of the rollouts were set; only where there are some."""
 
@@ -338,9 +340,10 @@ def _add_score(state: State, func: RewardFunc, name: str, value: Any, weight: fl
         state["error"] = error
         return
     number = _as_number(value)
-    if number is None:
+    if number is None or abs(number) > LARGEST:
+        problem = "not a finite number" if number is None else f"above {LARGEST:g}, the largest that a reward may be"
         state["error"] = RewardError(
-            f"reward function '{name}'{package_of(func)} returned {_short(value)}, which is not a finite number"
+            f"reward function '{name}'{package_of(func)} returned {_short(value)}, which is {problem}"
         )
         return
     state["reward"] += number * weight

@@ -14,7 +14,7 @@ from typing import Any
 
 from whet.calls import errors_to, resolve
 from whet.errors import ConfigError, RewardError
-from whet.rubrics.rubric import Rubric, assign_advantages, mark_unscored, set_advantages, within_score_sem
+from whet.rubrics.rubric import LARGEST, Rubric, assign_advantages, mark_unscored, set_advantages, within_score_sem
 from whet.rubrics.rubric_group import RubricGroup
 from whet.tasksets.lifecycle import Lifecycle
 from whet.tasksets.signals import Function, in_order
@@ -152,6 +152,7 @@ def _numbers(values: Any, name: str, count: int) -> list[float]:
     if isinstance(values, str | Mapping) or not hasattr(values, "__len__") or len(values) != count:
         raise RewardError(f"advantage '{name}' should return a list of {count} numbers, one for each rollout")
     numbers = [float(value) for value in values]
-    if not all(abs(number) < float("inf") for number in numbers):
-        raise RewardError(f"advantage '{name}' returned a number that is not finite: {numbers}")
+    if odd := [number for number in numbers if not abs(number) <= LARGEST]:
+        problem = f"{len(odd)} of {count} numbers are not finite, or above {LARGEST:g}, such as {odd[0]}"
+        raise RewardError(f"advantage '{name}': {problem}")
     return numbers

@@ -427,6 +427,13 @@ def test_a_loss_that_is_not_finite_names_its_rollouts_and_leaves_no_gradient(mak
     assert all(p.grad is None for _, p in learner.weights.parameters())
 
 
+def test_of_many_rollouts_whose_loss_is_not_finite_three_are_named(make, make_rollouts):
+    learner = make()
+    batch = pack(many := make_rollouts(groups=((4, 5), (4, 5))), [math.inf] * len(many))
+    with pytest.raises(TrainingError, match=r"rollouts task 0 rollout 0, [^,]*, task 0 rollout 2 and 5 more: "):
+        learner.forward_backward(batch, LossConfig(loss="importance_sampling"))
+
+
 def test_weights_that_diverged_are_named_as_the_cause(make, batch):
     learner = make()
     with torch.no_grad():

@@ -37,6 +37,9 @@ from whet.rl.learner.saved_state import SavedState, read_state, save_state
 from whet.rl.learner.weights import Weights, forget_published
 from whet.rl.learner.whole import Whole
 
+NAMED = 3
+"""Rollouts that a message names."""
+
 
 class TorchLearner:
     """See `whet.rl.learner.protocol.Learner`; made by `whet.rl.learner.make.make_learner`."""
@@ -321,7 +324,8 @@ def _add(sums: dict[str, float], more: dict[str, float]) -> None:
 def _not_finite(batch: PackedBatch, layout: Layout, logprobs_N: Tensor, terms: LossTerms) -> TrainingError:
     bad_N = ~terms.loss_N.detach().isfinite().cpu().numpy()
     sequences = np.unique(batch.sequence_of_token[layout.targets[bad_N]])
-    names = ", ".join(dict.fromkeys(batch.rollouts[sequence] for sequence in sequences.tolist()))
+    rollouts = [*dict.fromkeys(batch.rollouts[sequence] for sequence in sequences.tolist())]
+    names = ", ".join(rollouts[:NAMED]) + (f" and {len(rollouts) - NAMED} more" if len(rollouts) > NAMED else "")
     if not logprobs_N.isfinite().all():
         cause = "the model's own logprobs are not finite: the weights have diverged; try a lower learning_rate"
     elif not np.isfinite(batch.advantages).all():
