@@ -13,7 +13,7 @@ import pytest
 from whet.runs.lock import DirectoryLock
 
 from .browser import allow, expect, expect_query, opened, overflow, query, violations
-from .conftest import CONFIG, Runs
+from .conftest import CONFIG, Runs, rollout, trained
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -326,6 +326,35 @@ def test_phone_shows_long_reasons_and_names_in_whole_words_and_folds_filters(
             if width < 760:
                 page.get_by_text("Filters").click()
                 expect(page.get_by_label("Kind")).to_be_visible()
+
+
+def test_long_words_and_failures_leave_every_column_in_sight(chromium: Any, address: str, runs: Runs) -> None:
+    word = "w" * 190
+    names = {f"reward/{word}/mean": 0.5, f"{word}/{word}": -1e300}
+    metrics = [{"step": step, "reward/mean": 0.5, **names} for step in (1, 2)]
+    config = CONFIG.format(max_steps=3).replace("reverse-text", word)
+    rows = [{**trained(group, 0.5, 0.0, word), "answer": word, "environment": word} for group in "01"]
+    rows += [{**trained("2", 0.5, 0.0), "environment": "other"}]
+    runs.training(word, steps=[rows], metrics=metrics, config=config, state="failed", last_error=word)
+    runs.evaluation([rollout(0, 1.0), rollout(1, None)], "half", avg_error=0.5)
+    runs.evaluation([rollout(0, None)], "none", avg_error=1.0, avg_reward=None, model=word)
+    overlaps = """() => { const boxes = [...document.querySelectorAll("tbody td, .badge")]
+      .map((one) => [one, one.getBoundingClientRect()]).filter(([, box]) => box.width > 0 && box.height > 0);
+      return boxes.flatMap(([one, a]) => boxes.filter(([other, b]) => one !== other && !one.contains(other)
+        && !other.contains(one) && a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1
+        && b.top < a.bottom - 1).map(([other]) => [one.textContent, other.textContent])); }"""
+    for width in (1280, 390):
+        with opened(chromium, viewport={"width": width, "height": 844}) as page:
+            page.goto(f"{address}/runs")
+            run = page.locator("#runs a.name", has_text=word).last.get_attribute("href")
+            for path in ("/runs", "/evaluations", "/compare", str(run), f"{run}/steps/2", f"{run}/rollouts"):
+                page.goto(address + path)
+                assert overflow(page) == 0, path
+                tables = page.locator(".table-wrap").evaluate_all(
+                    "all => all.map((one) => one.scrollWidth - one.clientWidth)"
+                )
+                assert max([0, *tables]) == 0, path
+                assert page.evaluate(overlaps) == [], path
 
 
 def test_constant_is_a_straight_line_on_an_axis_around_it(page: Page, address: str, runs: Runs) -> None:

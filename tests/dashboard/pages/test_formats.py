@@ -9,7 +9,10 @@ from whet.dashboard.pages.formats import clock, compact, iso, lasted, percent, s
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.123456, "0.1235"), (1234.5, "1,234"), (24, "24"), (5.0, "5"), (3.7e-13, "3.7e-13"), (None, "-"), ("x", "-")],
+    [
+        *((0.123456, "0.1235"), (1234.5, "1,234"), (24, "24"), (5.0, "5"), (3.7e-13, "3.7e-13")),
+        *((-1e300, "-1e+300"), (None, "-"), ("x", "-")),
+    ],
 )
 def test_numbers_are_as_short_as_their_digits_allow(value: object, text: str) -> None:
     assert compact(value) == text

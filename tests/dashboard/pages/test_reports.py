@@ -33,7 +33,7 @@ def test_evaluation_whose_rollouts_all_failed_is_red_and_says_why(runs: Runs, br
         assert 'state-failed">every rollout failed</span>' in html
         assert "arithmetic with whet/tiny" in html or path == "/evaluations"
         assert "4f1c2a9b</" not in html
-    assert "25 % failed" in browser.http.get("/runs").text
+    assert 'state-warning">finished, 25 % failed</span>' in browser.http.get("/runs").text
     text = browser.http.get(f"/runs/{id}/report").text
     why = "ModelError, 3 of 3 rollouts: the endpoint &lt;does&gt; not answer (ask.py:3)"
     assert text.index(why) < text.index("Readiness for training")

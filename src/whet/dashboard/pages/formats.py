@@ -53,9 +53,9 @@ def compact(value: Any, digits: int = 4) -> str:
     """A measured value with so many digits, as short as they allow."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return "-"
-    if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):
+    if abs(value) < 1e15 and (float(value).is_integer() or abs(value) >= 1_000):
         return f"{value:,.0f}"
-    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.{digits}g}"
+    return f"{value:.{digits}g}"
 
 
 def size(count: float | None) -> str:

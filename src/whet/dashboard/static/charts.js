@@ -14,7 +14,7 @@ function labels(ticks) {
   const known = ticks.filter((tick) => tick !== null);
   const step = known.length > 1 ? Math.abs(known[1] - known[0]) : 0;
   const size = Math.max(...known.map(Math.abs), 0);
-  const digits = step && size ? Math.min(12, Math.max(3, Math.ceil(Math.log10(size / step)) + 1)) : 3;
+  const digits = step && size ? Math.min(12, Math.max(3, Math.ceil(Math.log10(size / step)) + 2)) : 3;
   return ticks.map((tick) => (tick === null ? "" : formatted(tick, digits)));
 }
 
@@ -239,8 +239,8 @@ class Chart {
       scales: { x: { time: false }, y },
       axes: [
         { ...lines, size: 26, gap: 4, space: 60, incrs: WHOLE_STEPS },
-        { ...lines, gap: 4, values: (plot, ticks) => (this.board.log ? ticks.map((tick) => (tick === null ? "" : formatted(tick))) : labels(ticks)),
-          size: (plot, values) => Math.max(46, 12 + 6.5 * Math.max(0, ...(values ?? []).map((one) => one.length))) },
+        { ...lines, gap: 8, values: (plot, ticks) => (this.board.log ? ticks.map((tick) => (tick === null ? "" : formatted(tick))) : labels(ticks)),
+          size: (plot, values) => Math.max(46, 16 + 6.5 * Math.max(0, ...(values ?? []).map((one) => one.length))) },
       ],
       series: [{}, ...series],
       cursor: {

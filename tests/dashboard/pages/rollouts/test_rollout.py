@@ -103,6 +103,16 @@ def test_a_step_has_metrics_distributions_and_groups(runs: Runs, read: Callable[
     assert "Nothing is known of step 7" in read("/steps/7").text
 
 
+def test_groups_of_a_step_show_what_differs_and_a_constant_is_one_bar(runs: Runs, read: Callable[..., Any]) -> None:
+    asked = "Answer with one number only and nothing else. What is {} and one?"
+    prompts = [[{"role": "user", "content": asked.format(word)}] for word in ("two", "seventy")]
+    rows = [trained(str(at), 1.0, 0.0, prompt=prompt) for at, prompt in enumerate(prompts)]
+    runs.training("mine", steps=[rows], metrics=[{"step": 1}])
+    page = read("/steps/1")
+    assert [text for text in page.texts if text.startswith("... ")] == ["... two and one?", "... seventy and one?"]
+    assert [tag.get("class") for tag in page.named("rect")].count("bar") == 3
+
+
 def view(count: int) -> TokenView:
     tokens = [Token(at, f"w{at} ", sampled=True, logprob=-0.5, version=1) for at in range(count)]
     return TokenView([TokenTurn(1, 0, False, tokens)], 0.5)

@@ -103,8 +103,8 @@ def _table(
     """The rows of this page, and what is said about all of them."""
     heads = [Head(**{**item, "group": int(item["group"])}) for item in listed["items"]]
     columns = rollout_columns(run.kind, opened.store.variety(), texts_of(opened, heads))
-    if not any(head.sampling for head in heads):
-        columns = [column for column in columns if column.title != "sampling"]
+    known = {"sampling": any(head.sampling for head in heads), "time": any(head.duration for head in heads)}
+    columns = [column for column in columns if known.get(column.title, True)]
     first = _position(query.cursor)
     rows = []
     for index, head in enumerate(heads):

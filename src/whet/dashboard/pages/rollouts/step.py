@@ -15,7 +15,8 @@ from whet.dashboard.data.series import MetricSeries
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.formats import compact
 from whet.dashboard.pages.rendering import PageRoute, render
-from whet.dashboard.pages.rollouts.table import address, run_path
+from whet.dashboard.pages.rollouts.listing import texts_of
+from whet.dashboard.pages.rollouts.table import Texts, address, run_path
 from whet.display.histogram import Bin, svg_histogram
 from whet.display.html import Html
 from whet.display.text import number
@@ -42,10 +43,12 @@ def step_page(request: Request, call: Call, run: RunId, step: Step) -> Response:
     part = f"step_{step:06d}"
     spread: Mapping[str, Any] = {}
     of_step: Mapping[str, Any] = {"items": [], "next": None}
+    texts: Texts = {}
     if found.kind == "training" and found.directory is not None:
         with call.data.stores.use(found) as opened:
             spread = distributions(opened, Filter(part=part))["histograms"]
             of_step = groups(opened, Filter(part=part), 0, MOST_GROUPS)
+            texts = texts_of(opened, [opened.store.head(one["first"]) for one in of_step["items"]])
     return render(
         request,
         "step.html",
@@ -53,7 +56,7 @@ def step_page(request: Request, call: Call, run: RunId, step: Step) -> Response:
         step=step,
         metrics=_metrics(call.data.series, found, step),
         histograms=list(_histograms(spread)),
-        groups=[_group(one, here) for one in of_step["items"]],
+        groups=[_group(one, texts, here) for one in of_step["items"]],
         more=of_step["next"] is not None,
         rollouts_link=address(f"{here}/rollouts", {"part": part}) if of_step["items"] else None,
         previous_link=f"{here}/steps/{step - 1}" if step > 1 else None,
@@ -97,11 +100,13 @@ def _histograms(spread: Mapping[str, Any]) -> Iterator[tuple[str, Html]]:
         for name, counts in by_name.items():
             label = f"{title}, {name}" if len(by_name) > 1 else title
             bins = [Bin(low, high, count) for low, high, count in zip(edges, edges[1:], counts, strict=False)]
+            if edges[0] == edges[-1]:
+                bins = [Bin(edges[0], edges[0], sum(counts))]
             mean = number(round(spread[column]["means"][name], 3) + 0.0)  # no negative zero
             yield f"{label} (mean {mean})", svg_histogram(label, bins, 480, 200)
 
 
-def _group(one: Mapping[str, Any], here: str) -> dict[str, Any]:
+def _group(one: Mapping[str, Any], texts: Texts, here: str) -> dict[str, Any]:
     return {
         "link": f"{here}/groups/{one['first']}",
         "environment": one["environment"],
@@ -112,5 +117,5 @@ def _group(one: Mapping[str, Any], here: str) -> dict[str, Any]:
         "lowest": number(one["least"]),
         "highest": number(one["most"]),
         "failed": one["failed"],
-        "question": one["question"],
+        "question": texts.get(one["first"], {}).get("question") or one["question"],
     }

@@ -55,7 +55,7 @@ def rollout_columns(kind: str, variety: Variety, texts: Texts) -> list[RolloutCo
         RolloutColumn("#", "num", "file", lambda head, _: (f"{head.number + 1:,}", "")),
         RolloutColumn("step", "num", None, lambda head, _: (part_name(head), "")) if trained else None,
         RolloutColumn("sampling", "minor", None, _sampling) if variety.samplings > 1 else None,
-        RolloutColumn("environment", "", "environment", _environment) if variety.environments > 1 else None,
+        RolloutColumn("environment", "short words", "environment", _environment) if variety.environments > 1 else None,
         RolloutColumn("candidate", "", None, lambda head, _: (head.candidate or "", "")) if kind == "search" else None,
         RolloutColumn("task", "num", "example", _task),
         RolloutColumn("reward", "num", "reward", lambda head, passed: (number(head.reward), _reward(head, passed))),
