@@ -31,6 +31,14 @@ def test_environments_load_nothing_heavy(code):
     assert modules_after(code).isdisjoint(HEAVY)
 
 
+@pytest.mark.parametrize(
+    "module",
+    ["rl.config", "rl.sft.config", "rl.doctor", "rl.report", "rl.stored.compare", "rl.stored.views", "viewer.app"],
+)
+def test_reading_runs_needs_no_extra(module):
+    assert modules_after(f"import whet.{module}").isdisjoint({"numpy", "torch", "transformers", "tokenizers", "PIL"})
+
+
 def test_every_exported_name_can_be_imported():
     for name in whet.__all__:
         assert getattr(whet, name) is not None, name

@@ -41,5 +41,5 @@ def dashboard_command(
             typer.echo("other machines can reach this: everything in these folders can be read by them", err=True)
         typer.echo(f"dashboard at {address}; Ctrl-C stops it", err=True)
 
-    with extra("hub", "the dashboard"):
+    with extra("dashboard", "the dashboard"):
         serve(config, ready)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -163,7 +164,8 @@ def _search(
     config = load_config(target, given) if resume is None else load_resumed(resume, target, given)
     policy, reflector = config.policy(), config.reflector()
     login_as_key([policy, reflector])
-    with extra("gepa", "whet gepa"), model_extras(local=[policy.local, reflector.local]):
+    models = nullcontext() if dry_run else model_extras(local=[policy.local, reflector.local])
+    with extra("gepa", "whet gepa", first=None if dry_run else "gepa"), models:
         from whet.gepa.live.view import open_view
         from whet.gepa.run import run_search
 

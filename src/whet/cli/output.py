@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,6 +45,7 @@ EXTRAS = {
     },
     "openai": {"openai"},
     "gepa": {"gepa"},
+    "dashboard": {"fastapi", "jinja2", "starlette", "uvicorn"},
     "math": {"math_verify"},
     "hub": {
         "alembic",
@@ -59,8 +61,9 @@ EXTRAS = {
         "starlette",
         "uvicorn",
     },
-    "serve": {"httptools", "prometheus_client", "starlette", "uvicorn"},
+    "serve": {"httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"},
 }
+EXTRAS["service"] = EXTRAS["train"] | EXTRAS["serve"] | EXTRAS["hub"]
 """The packages of each extra that are imported by name."""
 
 Progress = Callable[[str, int, int], None]
@@ -164,8 +167,13 @@ def _as_json(value: Any) -> Any:
 
 
 @contextmanager
-def extra(name: str, feature: str) -> Iterator[None]:
-    """Imports inside turn into one clear line when they fail because the optional packages `name` are not installed."""
+def extra(name: str, feature: str, *, first: str | None = None) -> Iterator[None]:
+    """Imports inside turn into one clear line when they fail because the optional packages `name` are not installed.
+
+    `first` is a module without which nothing inside should begin.
+    """
+    if first is not None and importlib.util.find_spec(first) is None:
+        raise MissingExtraError(feature, name)
     try:
         yield
     except ModuleNotFoundError as error:
@@ -179,7 +187,7 @@ def model_extras(local: Sequence[bool]) -> Iterator[None]:
     """Imports inside need the extras of local models, of models behind endpoints, or both; `local` has one a model."""
     with ExitStack() as stack:
         if any(local):
-            stack.enter_context(extra("train", "running a model here"))
+            stack.enter_context(extra("train", "running a model here", first="torch"))
         if not all(local):
             stack.enter_context(extra("openai", "a model behind an endpoint"))
         yield

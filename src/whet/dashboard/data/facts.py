@@ -22,7 +22,7 @@ from whet.dashboard.data.machine import ProcessUse
 from whet.dashboard.data.stores import results_directory
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun
-from whet.errors import MissingExtraError, WhetError
+from whet.errors import WhetError
 from whet.parsing import parse_json, parse_toml
 from whet.rollouts.results import METADATA
 from whet.runs.lock import LOCK
@@ -162,13 +162,9 @@ class _Examined(NamedTuple):
 
 
 def _examined(directory: Path, run: LibraryRun, faults: list[str]) -> list[dict[str, Any]]:
-    try:
-        from whet.rl.doctor import DoctorFinding, diagnose, examine
-        from whet.rl.doctor.reading import read_record
-    except ModuleNotFoundError:
-        what = str(MissingExtraError("examining a run", "train"))
-        empty: dict[str, Any] = {"evidence": [], "change": None, "changes": []}
-        return [{"severity": "info", "rule": "missing-extra", "title": what, **empty}]
+    from whet.rl.doctor import DoctorFinding, diagnose, examine
+    from whet.rl.doctor.reading import read_record
+
     try:
         if run.kind == "evaluation":
             found = examine(directory).findings
@@ -237,13 +233,10 @@ def config_of(run: LibraryRun) -> dict[str, Any]:
 
 
 def changed_settings(run: LibraryRun) -> dict[str, Any]:
-    """What the config of a training run sets to another value than its default; empty without the `train` extra."""
+    """What the config of a training run sets to another value than its default."""
     if run.kind not in ("training", "sft"):
         return {}
-    try:
-        from whet.rl.stored.compare import changed
-    except ModuleNotFoundError:
-        return {}
+    from whet.rl.stored.compare import changed
 
     return changed(config_of(run))
 

@@ -29,7 +29,7 @@ from whet.sandboxes.bubblewrap.backend import BubblewrapBackend
 State = Literal["ok", "note", "missing"]
 LEAST_DISK = 5 << 30
 """Free bytes below which a note says so: a run of a small model writes about as much."""
-EXTRAS: dict[str, State] = {"train": "missing", "openai": "note", "hub": "note"}
+EXTRAS: dict[str, State] = {"train": "missing", "openai": "note", "dashboard": "note", "hub": "note"}
 """Extras that are looked for, and how bad it is without."""
 
 

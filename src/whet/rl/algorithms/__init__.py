@@ -1,8 +1,8 @@
 """Algorithms, one file each: how the rewards of a batch become advantages, a loss over sampled tokens, or both.
 
 To add one, add a file to this folder that defines `ALGORITHM`; its name is then a value of `[algorithm] advantage`,
-`loss`, or both. An algorithm outside of this package is given by import path. No file here imports torch, so that
-configs load fast.
+`loss`, or both. An algorithm outside of this package is given by import path. No file here imports torch or numpy
+before it computes, so that configs load fast, and where neither is installed.
 
 Advantages are made of whole groups, one value for a rollout or one for each of its completion tokens. An advantage
 that the environment sets itself, of a rollout or of a step, replaces them (`rl/data/assembly.py`).
@@ -29,19 +29,18 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from whet.errors import ConfigError, TrainingError
 from whet.tasksets.refs import resolve_function, resolve_ref
 from whet.types import State
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
     from whet.rl.algorithm_config import AlgorithmConfig, LossConfig
 
-Array: TypeAlias = NDArray[np.float64]
+Array: TypeAlias = "NDArray[np.float64]"
 
 RewardNorm = Literal["none", "group", "batch", "running"]
 
@@ -107,7 +106,7 @@ class LossTerms:
     clipped_N: Tensor | None = None  # bool: the token was dropped, or its ratio was cut; None where a loss does neither
 
 
-AdvantageFunction: TypeAlias = Callable[..., Sequence[Sequence[ArrayLike] | Array]]
+AdvantageFunction: TypeAlias = "Callable[..., Sequence[Sequence[ArrayLike] | Array]]"
 """Of the groups of a batch, and its constants as keyword arguments: for each rollout of each group one number, or one
 for each of its completion tokens, turn after turn."""
 
@@ -224,6 +223,8 @@ def advantages_of(
 
     Raises `TrainingError` where the algorithm returned something else.
     """
+    import numpy as np
+
     function = find(name, "advantages").advantages
     assert function is not None, "find returns an algorithm with advantages"
     by_group = function(groups, **(constants or {}))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from whet.rl.algorithms import Algorithm, Array, ScoredGroup
 
 
 def advantages(groups: Sequence[ScoredGroup]) -> list[Array]:
+    import numpy as np
+
     return [
         (rewards_G - mean) / mean if (mean := rewards_G.mean()) > 0 else np.zeros_like(rewards_G)
         for rewards_G in (group.rewards_G for group in groups)

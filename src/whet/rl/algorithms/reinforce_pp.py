@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from whet.rl.algorithms import STD_FLOOR, Algorithm, Array, ScoredGroup
 
 
 def advantages(groups: Sequence[ScoredGroup]) -> list[Array]:
+    import numpy as np
+
     rewards_N = np.concatenate([group.rewards_G for group in groups])
     scale = rewards_N.std() + STD_FLOOR
     return [(group.rewards_G - rewards_N.mean()) / scale for group in groups]
