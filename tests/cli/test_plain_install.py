@@ -168,9 +168,9 @@ COMMANDS = [*WORK.split("\n")[1:-1], *NEED, *SAY]
 DRIVER = """
 import importlib, json, os, signal, sys, tempfile, traceback
 from whet.cli.main import main
-for name in ("whet.service.client.runs", "whet.rl.stored.views", "whet.rl.stored.compare", "whet.evals.sessions.session",
-             "whet.gepa.run", "whet.viewer.app", "whet.evals.printing", "whet.cli.service.processes", "whet.cli.gepa"):
-    importlib.import_module(name)
+USUAL = "service.client.runs rl.stored.views rl.stored.compare evals.sessions.session gepa.run viewer.app evals.printing"
+for name in USUAL.split():
+    importlib.import_module(f"whet.{name}")
 found = {}
 for line in json.load(sys.stdin):
     with tempfile.TemporaryFile("w+") as said:
