@@ -168,7 +168,7 @@ COMMANDS = [*WORK.split("\n")[1:-1], *NEED, *SAY]
 DRIVER = """
 import importlib, json, os, signal, sys, tempfile, traceback
 from whet.cli.main import main
-USUAL = "service.client.runs rl.stored.views rl.stored.compare evals.sessions.session gepa.run viewer.app evals.printing"
+USUAL = "service.client.runs rl.stored.views rl.stored.compare evals.sessions.session gepa.run viewer.app"
 for name in USUAL.split():
     importlib.import_module(f"whet.{name}")
 found = {}
