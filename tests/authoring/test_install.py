@@ -36,6 +36,7 @@ only-include = ["{module}.py"]
 [tool.hatch.build]
 dev-mode-dirs = ["."]
 """
+EXTRA = '[project.optional-dependencies]\ndev = ["good-env"]\n\n'
 Whet = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -125,6 +126,10 @@ def whet(tmp_path_factory: pytest.TempPathFactory) -> Whet:
         "whet",
     )
     write(folder, "new-env", "", "verifiers>=0.2")
+    extra = write(folder / "environments", "extra-env", "def load_environment(): ...\n", "whet") / "pyproject.toml"
+    text = extra.read_text().replace("[tool.hatch.build.targets.wheel]", EXTRA + "[tool.hatch.build.targets.wheel]")
+    extra.write_text(text)
+    write(folder, "near-env", "def load_environment(): ...\n", "whet")
     write_wheel(folder / "index", "good-env", HARMLESS, "verifiers")
     write_wheel(folder / "index", "leads-to-pth", {"leads_to_pth.py": "\n"}, "bad-pth")
     for name, (files, _) in INTRUDERS.items():
@@ -234,8 +239,12 @@ def test_a_package_that_is_installed_again_replaces_its_own_files(whet: Whet) ->
     for _ in range(2):
         done = whet("-m", "whet.cli.main", "env", "install", "good-env")
         assert done.returncode == 0, done.stderr
-    assert whet("-m", "whet.cli.main", "env", "install", "old-env").returncode == 0
-    assert whet("-m", "whet.cli.main", "env", "install", "old-env", "-e").returncode == 0
+    again = [whet("-m", "whet.cli.main", "env", "install", "old-env", *options) for options in ((), ("-e",), ("-e",))]
+    assert [one.returncode for one in again] == [0, 0, 0]
+    said = [[line for line in one.stdout.splitlines() if "instead of the editable" in line] for one in again]
+    assert [len(lines) for lines in said] == [1, 0, 0]
+    assert "old-env from file:///" in said[0][0]
+    assert "/environments/old_env; " in said[0][0]
     frozen = whet(
         "-m",
         "pip",
@@ -244,6 +253,27 @@ def test_a_package_that_is_installed_again_replaces_its_own_files(whet: Whet) ->
         whet("-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip(),
     ).stdout
     assert "good-env==1.0" in frozen  # and not a path of a file that is gone
+
+
+@pytest.mark.parametrize(
+    ("target", "folder", "dependencies"),
+    [
+        ("Extra_Env", "environments/extra_env", []),
+        ("extra-env[dev]", "environments/extra_env[dev]", ["good-env 1.0"]),
+        ("environments/extra_env[dev]", "environments/extra_env[dev]", ["good-env 1.0"]),
+        ("Near-Env", "near_env", []),
+        ("near.env[none]", "near_env[none]", []),
+    ],
+)
+def test_capitals_and_extras_mean_the_folder_of_that_name(
+    whet: Whet, target: str, folder: str, dependencies: list[str]
+) -> None:
+    whet("-m", "pip", "uninstall", "--yes", "good-env")
+    done = whet("-m", "whet.cli.main", "env", "install", target, "--json")
+    assert done.returncode == 0, done.stderr
+    (installed,) = json.loads(done.stdout)
+    assert installed["source"].endswith(f"/{folder}")
+    assert installed["dependencies"] == dependencies
 
 
 @pytest.mark.parametrize(
@@ -263,6 +293,7 @@ def test_what_whet_stands_in_for_is_told_from_the_rest(requirement: str, left_ou
 def test_markers_and_extras_decide_what_is_installed() -> None:
     lines = ["numpy>=2", "torch; extra == 'train'", "tomli; python_version < '3'", "whet[math]"]
     assert divide(lines, "some-env") == (["numpy>=2", "whet[math]"], [])
+    assert divide(lines, "some-env", ["train"]) == (["numpy>=2", "torch", "whet[math]"], [])
 
 
 @pytest.mark.parametrize("requirement", ["verifiers>=0.2", "verifiers==0.0.9", "verifiers>=1"])

@@ -109,14 +109,34 @@ def test_an_error_is_exit_code_one_also_for_a_program(
 def test_an_installation_says_what_came_with_it_and_what_was_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = install.Installed("old-env", "0.3", "/here", True, ("helper 1.5",), ("verifiers>=0.1.8",))
+    done = install.Installed(
+        "old-env", "0.3", "/here", True, ("helper 1.5",), ("verifiers>=0.1.8",), ("old-env from file:///there",)
+    )
     monkeypatch.setattr(hub_install, "install", lambda target, editable, hub: done)
     assert main(["env", "install", "./old_env", "-e"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "installed old-env 0.3 (editable, /here)",
         "  with helper 1.5",
         "  without verifiers>=0.1.8: whet replaces it",
+        "  instead of the editable install of old-env from file:///there; edits there count no more (again: -e FOLDER)",
     ]
+
+
+def test_info_of_an_environment_that_is_here_reaches_no_hub(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WHET_HUB", "http://127.0.0.1:9")
+    assert main(["env", "init", "word-game"]) == 0
+    capsys.readouterr()
+    for name in ("calculator", "Calculator"):
+        assert main(["env", "info", name, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["id"], found["where"]) == ("calculator", "installed")
+        assert "whet" in found["requires"]
+        assert found["from"].startswith("calculator ")
+    assert main(["env", "info", "word_game"]) == 0
+    assert "environments/word_game" in capsys.readouterr().out
+    assert main(["env", "info", "no-such-game"]) == 2
 
 
 def test_list_has_what_is_installed_and_what_lies_here(capsys: pytest.CaptureFixture[str]) -> None:

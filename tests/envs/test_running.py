@@ -222,3 +222,29 @@ def test_a_trainer_of_0_1_9_can_take_a_state_apart_and_put_it_together(env, clie
     again["trajectory"] = [whet.TrajectoryStep(**step) for step in again["trajectory"]]
     assert again["prompt"][0].content == "a"
     assert again["trajectory"][0]["completion"][0].content == "a"
+
+
+def test_a_printed_environment_is_its_configuration_without_rows_and_secrets() -> None:
+    def correct(completion) -> float:
+        return 1.0
+
+    def search(query: str) -> str:
+        """Look something up."""
+        return query
+
+    env = whet.ToolEnv(
+        dataset=[{"question": "a-question-of-the-dataset", "answer": "1"}] * 3,
+        tools=[search],
+        max_turns=4,
+        rubric=whet.Rubric(funcs=[correct], weights=[0.5]),
+        system_prompt="long " * 1000,
+        env_id="lookup",
+        env_args={"n": 3, "judge_api_key": "sk-canary-canary", "url": "http://me:hunter22@h/"},
+    )
+    shown = repr(env)
+    assert shown.startswith("ToolEnv(env_id='lookup', env_args={")
+    for part in ("'n': 3", "dataset=3", "tool_defs=['search']", "max_turns=4", "'correct': 0.5"):
+        assert part in shown
+    assert not any(text in shown for text in ("a-question", "canary", "hunter22", " at 0x", "\n"))
+    assert len(shown) < 500
+    assert repr(whet.ToolEnv.__new__(whet.ToolEnv)) == "ToolEnv()"

@@ -7,8 +7,10 @@ them. whet itself stays the one that runs: all wheels are made first, and one th
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,6 +28,7 @@ from whet.authoring.listing import installed_environments
 from whet.authoring.wheels import check_wheels
 from whet.compat.alias import CONTRACT_VERSION
 from whet.envs.identity.ids import parse_id
+from whet.envs.identity.installed import installed_package
 from whet.envs.loading import LOCAL_FOLDER
 from whet.errors import ConfigError
 
@@ -43,6 +46,7 @@ class Installed:
     editable: bool
     dependencies: tuple[str, ...]  # installed with it
     left_out: tuple[str, ...]  # replaced by whet
+    replaced: tuple[str, ...] = ()  # editable installs that are no more: "word-game from file:///FOLDER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,8 @@ def install_environment(
 
     Args:
         target: An id of an environment (`envs/identity/ids.py`) without an owner, or a requirement for pip such as
-            `word-game==1.2`. A folder in `environments/` comes before a package of its name in an index.
+            `word-game==1.2`. A folder of its name, here or in `environments/`, comes before a package in an index,
+            also for `Word-Game` and `word-game[dev]`.
         editable: Install a folder so that its edits count at once.
         variables: The environment variables of pip, by default those of this process.
 
@@ -79,18 +84,24 @@ def install_environment(
     """
     if importlib.util.find_spec("pip") is None:
         raise ConfigError(f"there is no pip in {sys.prefix}. Add it with: {sys.executable} -m ensurepip")
-    source = _source(target)
+    base, extras = _divided(target)
+    source = _source(base, target)
     if editable and not Path(source).is_dir():
         raise ConfigError(f"{target} is not a folder, so it cannot be installed with -e.")
-    [found], dependencies, left_out = install_sources([source], Pip(variables=variables), editable=editable)
+    whole = f"{source}{extras}" if source != target else target
+    before = _editable_installs()
+    [found], dependencies, left_out = install_sources([whole], Pip(variables=variables), editable=editable)
+    if editable:
+        before = {name: url for name, url in before.items() if url != Path(source).as_uri()}
     metadata = found["metadata"]
     return Installed(
         metadata["name"],
         metadata["version"],
-        source,
+        whole,
         editable,
         tuple(f"{one['metadata']['name']} {one['metadata']['version']}" for one in dependencies),
         tuple(dict.fromkeys(left_out)),
+        tuple(f"{name} from {before[name]}" for name in map(_plain, [found, *dependencies]) if name in before),
     )
 
 
@@ -102,7 +113,10 @@ def install_sources(sources: Sequence[str], pip: Pip, *, editable: bool = False)
     """Install packages from folders, archives, URLs or an index: those, what they brought, and what whet replaces."""
     found = _resolve(["--no-deps", "--ignore-installed", *sources], pip)
     names = {_plain(one) for one in found}
-    divided = [divide(one["metadata"].get("requires_dist", []), one["metadata"]["name"]) for one in found]
+    divided = [
+        divide(one["metadata"].get("requires_dist", []), one["metadata"]["name"], one.get("requested_extras", ()))
+        for one in found
+    ]
     wanted, left_out = ([line for lines in part for line in lines] for part in zip(*divided, strict=True))
     dependencies = [one for one in _resolve(wanted, pip) if _plain(one) not in {REPLACED, *names}] if wanted else []
     for one in dependencies:
@@ -133,8 +147,26 @@ def uninstall_environment(name: str) -> str:
     return f"{plain} {found['version']}"
 
 
-def _source(target: str) -> str:
-    path = Path(target).expanduser()
+def _editable_installs() -> dict[str, str]:
+    """The addresses of the folders that packages are installed from with -e, by name."""
+    found = {}
+    for distribution in importlib.metadata.distributions():
+        if '"editable"' in (distribution.read_text("direct_url.json") or ""):
+            package = installed_package(distribution.name)
+            if package is not None and package.editable:
+                found[package.name] = str(package.url)
+    return found
+
+
+def _divided(target: str) -> tuple[str, str]:
+    """A folder or a name, and its extras: `word-game[dev]`. Extras of anything else stay where they are."""
+    found = re.fullmatch(r"([^\[\]]+)(\[[^\[\]]*\])", target)
+    return (target, "") if found is None or Path(target).expanduser().exists() else (found[1], found[2])
+
+
+def _source(base: str, target: str) -> str:
+    """The folder or file of `base`, which is `target` without extras; or what pip is given instead."""
+    path = Path(base).expanduser()
     if path.exists():
         return str(path.resolve())
     if target.startswith((".", "/", "~")):
@@ -142,11 +174,13 @@ def _source(target: str) -> str:
     try:
         if "/" not in target and "@" not in target:
             Requirement(target)
-            if not any(mark in target for mark in "=<>~![; "):
-                parse_id(target)
-                for name in (target, target.replace("-", "_")):
-                    if (local := Path(LOCAL_FOLDER, name)).is_dir():
-                        return str(local.resolve())
+            if not any(mark in base for mark in "=<>~!; "):
+                name = canonicalize_name(parse_id(base).name)
+                for root in (Path(LOCAL_FOLDER), Path()):
+                    for folder in sorted(root.glob("*/")):
+                        known = root.name or (folder / "pyproject.toml").is_file()
+                        if known and folder.is_dir() and canonicalize_name(folder.name) == name:
+                            return str(folder.resolve())
             return target
     except InvalidRequirement:
         raise ConfigError(
@@ -158,14 +192,15 @@ def _source(target: str) -> str:
     return wanted.requirement if wanted.url is not None else f"{wanted.name}=={wanted.version}"
 
 
-def divide(lines: Sequence[str], package: str) -> tuple[list[str], list[str]]:
+def divide(lines: Sequence[str], package: str, extras: Sequence[str] = ()) -> tuple[list[str], list[str]]:
     """A package's requirements on this machine: those to install, and those that whet replaces.
 
     Raises `ConfigError` where the package wants a `verifiers` of another contract.
     """
     kept, replaced = [], []
     for requirement in map(Requirement, lines):
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        marker = requirement.marker
+        if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
             continue
         requirement.marker = None
         if canonicalize_name(requirement.name) != REPLACED:

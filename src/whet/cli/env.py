@@ -134,6 +134,8 @@ def install(
             typer.echo(f"  with {', '.join(one.dependencies)}")
         if one.left_out:
             typer.echo(f"  without {', '.join(one.left_out)}: whet replaces it")
+        for before in one.replaced:
+            typer.echo(f"  instead of the editable install of {before}; edits there count no more (again: -e FOLDER)")
 
 
 @app.command("uninstall")

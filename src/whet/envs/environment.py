@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import reprlib
 import sys
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
@@ -30,6 +31,7 @@ from whet.parsers.think_parser import MaybeThinkParser
 from whet.rollouts.states import new_state
 from whet.rubrics.rubric import Rubric
 from whet.rubrics.rubric_group import RubricGroup, rubrics_of
+from whet.system.redaction import redacted
 from whet.types import (
     Messages,
     Response,
@@ -50,6 +52,21 @@ _EXPECTED: dict[str, tuple[Check, str]] = {
     "max_seq_len": (Integral, "a number of tokens, or None"),
     "pass_threshold": (Real, "a number"),
 }
+
+_SHOWN = (
+    "env_id",
+    "env_args",
+    "dataset",
+    "eval_dataset",
+    "system_prompt",
+    "tool_defs",
+    "max_turns",
+    "rubric",
+    "sampling_args",
+)
+"""What `repr` shows, where it is set."""
+_SHORT = reprlib.Repr()
+_SHORT.maxstring, _SHORT.maxother, _SHORT.maxdict, _SHORT.maxlist = 80, 80, 12, 12
 
 
 class Environment(Worded, Running):
@@ -133,6 +150,18 @@ class Environment(Worded, Running):
         if parser is not None:
             self._warn_of_another_parser(parser)
         self.__post_init__()
+
+    def __repr__(self) -> str:
+        """The configuration in a line: sizes of datasets and none of their rows, no secrets, long values cut."""
+        own: dict[str, Any] = {name: getattr(self, name, None) for name in _SHOWN}
+        for name in ("dataset", "eval_dataset"):
+            own[name] = None if own[name] is None else len(own[name])
+        own["tool_defs"] = [tool.name for tool in own["tool_defs"] or ()]
+        if isinstance(own["rubric"], Rubric):
+            rubric = own["rubric"]
+            own["rubric"] = dict(zip(rubric._get_reward_func_names(), rubric._get_reward_weights(), strict=False))
+        found = redacted({name: value for name, value in own.items() if value})
+        return f"{type(self).__name__}({', '.join(f'{name}={_SHORT.repr(value)}' for name, value in found.items())})"
 
     def _warn_of_another_parser(self, parser: Parser) -> None:
         if type(parser) is not type(self.rubric.parser):

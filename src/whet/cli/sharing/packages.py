@@ -160,13 +160,29 @@ def pull(
 
 
 @app.command("info")
-def info(environment: IdArgument, hub: HubOption = None, json_output: JsonOption = False) -> None:
-    """What the hub knows of an environment: versions, files with hashes, requirements, how it was tried out.
+def info(
+    environment: Annotated[
+        str, typer.Argument(metavar="ENV", help="Its name here, or its id on the hub: OWNER/NAME[@VERSION].")
+    ],
+    hub: HubOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """What is known of an environment: version, requirements, where it came from. Of one on the hub: files with hashes,
+    and how it was tried out.
+
+    A name alone is that of a package that is installed, or of a folder in environments/; no hub is reached for it.
 
     \b
-    Example:
+    Examples:
+      whet env info word-game
       whet env info alice/word-game@1.2.0
     """
+    from whet.authoring.listing import environment_here
+
+    here = environment_here(environment) if hub is None else None
+    if here is not None:
+        print_result(safe(here), json_output)
+        return
     from whet.hub.client.connection import connect
     from whet.hub.client.fetch import find_version
 

@@ -30,6 +30,6 @@ def install(target: str, *, editable: bool = False, hub: str | None = None) -> I
 
 
 def _is_of_a_hub(target: str) -> bool:
-    if "/" not in target or "://" in target or Path(target).expanduser().exists():
+    if "/" not in target or "://" in target or Path(target.partition("[")[0]).expanduser().exists():
         return False
     return parse_id(target).owner is not None
