@@ -170,6 +170,9 @@ def test_forms_of_other_sites_are_refused(service: Any, log_in: Callable[[str], 
 
 def test_limits_are_set_by_administrators_alone(service: Any, log_in: Callable[[str], Pages]) -> None:
     pages = log_in("hub-admin")
+    assert "cost this month" not in pages.get(f"/usage?owner={ADMIN}")
+    pages.send("/usage", owner=ADMIN, running="", queued="", seconds="", tokens="", cost="5")
+    assert "cost this month, of 5" in pages.get(f"/usage?owner={ADMIN}")
     pages.send("/usage", owner=ADMIN, running="2", queued="", seconds="3600", tokens="5000", cost="")
     assert service.ok("GET", f"/usage?owner={ADMIN}", "hub-admin")["quota"] == {
         "running": 2, "queued": None, "seconds": 3600.0, "tokens": 5000, "cost": None,
