@@ -364,3 +364,54 @@ def test_importing_whet_alone_changes_nothing():
     script = "import sys, whet; whet.SingleTurnEnv; import importlib.util; print(importlib.util.find_spec('verifiers'))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "None"
+
+
+HANDLERS = """
+import verifiers as vf
+
+class Noting(vf.SingleTurnEnv):
+    @vf.setup
+    async def begin(self, state): state["seen"] = ["begin"]
+
+    @vf.stop(priority=5)
+    async def never(self, state): return False
+
+    @vf.cleanup
+    async def end(self, state): state["seen"].append("end")
+
+    @vf.teardown
+    async def close_all(self): pass
+
+def load_environment():
+    env = Noting(dataset=[{"question": "q", "answer": "a"}], rubric=vf.Rubric())
+    env._cleanup_handlers.append(lambda state: state["seen"].append("added"))
+    return env
+"""
+
+
+def test_handler_lists_hold_functions_and_may_be_added_to(load):
+    env = load("noting", HANDLERS)
+    lists = (env._stop_conditions, env._setup_handlers, env._cleanup_handlers, env._teardown_handlers)
+    names = [[handler.__name__ for handler in handlers] for handlers in lists]
+    wanted = ("never", "begin", "end", "close_all")
+    assert all(name in found for name, found in zip(wanted, names, strict=True))
+    results = env.evaluate_sync(whet.ScriptedClient(["x"]), "m", state_columns=["seen"])
+    assert results["outputs"][0]["seen"] == ["begin", "end", "added"]
+
+
+TASKS = """
+import {library} as vf
+
+class Own(vf.Env): pass
+
+def load_environment(own=False):
+    taskset = vf.Taskset(source=[{{"prompt": [{{"role": "user", "content": "q"}}]}}])
+    return (Own if own else vf.Env)(taskset)
+"""
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("library", "metrics"), [("verifiers.v1", {}), ("whet", {"num_turns": 1.0})])
+def test_turns_of_tasksets_are_a_metric_for_whet_code_only(load, library, metrics, own):
+    env = load(f"tasks_{library[:4]}_{own}", TASKS.format(library=library), own=own)
+    assert env.evaluate_sync(whet.ScriptedClient(["x"]), "m")["outputs"][0]["metrics"] == metrics

@@ -69,6 +69,24 @@ def test_an_environment_that_imports_what_there_is_not_is_told_what_to_do(tmp_pa
         whet.load_environment(str(path))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from verifiers.v1 import Trace",
+        "from verifiers import Rollouts2",
+        "import verifiers.v1.cli.validate",
+        "import verifiers.v1 as vf; vf.Trace",
+    ],
+)
+def test_names_of_later_releases_say_that_another_release_is_needed(tmp_path, line):
+    path = tmp_path / "needs_later_release.py"
+    path.write_text(f"{line}\n")
+    with pytest.raises(whet.WhetError, match=r"verifiers 0\.1\.14, which it replaces, has none either: this") as caught:
+        whet.load_environment(str(path))
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).count("another release") == 1
+
+
 def test_what_came_with_verifiers_is_an_extra_that_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)  # as where it is not installed
     path = tmp_path / "needs_datasets.py"

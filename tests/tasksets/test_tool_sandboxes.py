@@ -91,9 +91,9 @@ def test_a_user_has_a_sandbox_too(rows, roll, texts) -> None:
     [
         ({"imag": "python:3.11-slim"}, "Did you mean 'image'"),
         ({"gpu_count": 1}, "GPU"),
-        ({"network_access": True}, "name the hosts"),
-        ({"prefer": "program"}, "no program has yet"),
-        ("program", "no program has yet"),
+        ({"prefer": "program"}, "leave out prefer"),
+        ("program", "sandbox = {} is one of its own"),
+        ("image", "sandbox = {} is one of its own"),
         ({"packages": ["-e ."]}, "-e"),
     ],
 )
@@ -101,3 +101,11 @@ def test_a_sandbox_that_cannot_be_is_refused_when_it_is_given(sandbox, said) -> 
     with pytest.raises(ConfigError) as caught:
         whet.Toolset(tools=[shell], sandbox=sandbox)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("sandbox", "lines"), [({}, 0), ({"network": ["pypi.org"]}, 0), (None, 1)])
+def test_network_access_opens_no_network_and_says_so(sandbox, lines, caplog) -> None:
+    given = {"network_access": True} if sandbox is None else {"network_access": bool(sandbox), **sandbox}
+    made = whet.Toolset(tools=[shell], sandbox=given).sandbox
+    assert made._request().network == given.get("network", [])
+    assert len([record for record in caplog.records if "network = ['pypi.org']" in record.message]) == lines

@@ -249,7 +249,11 @@ def advice_on(error: BaseException) -> str:
 
 def _advice(name: str) -> str:
     instead = instead_of(name)
-    return f" Instead: {instead}." if instead is not None else ""
+    if instead is not None:
+        return f" Instead: {instead}."
+    if any(part.startswith("_") for part in name.split(".")):
+        return ""
+    return f" verifiers {CONTRACT_VERSION}, which it replaces, has none either: this needs another release."
 
 
 def _contract_is_installed() -> bool:

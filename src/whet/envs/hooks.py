@@ -21,7 +21,7 @@ from whet.rollouts.limits import to_the_end
 from whet.rubrics.rubric import Rubric
 from whet.types import State
 
-Handler = tuple[Callable[..., Any], CallSpec]
+Handler = Callable[..., Any]
 logger = logging.getLogger(__name__)
 _open: weakref.WeakSet[Hooked] = weakref.WeakSet()
 """Environments with `@teardown` handlers that are not closed yet: closed at exit."""
@@ -31,11 +31,12 @@ class Hooked(ABC):
     rubric: Rubric
 
     def _find_hooks(self) -> None:
-        """To be called once, at construction: signatures are read here and not at every call."""
-        self._stop_conditions = self._handlers("stop")
-        self._setup_handlers = self._handlers("setup")
-        self._cleanup_handlers = self._handlers("cleanup")
-        self._teardown_handlers = self._handlers("teardown")
+        """To be called once, at construction. The lists hold functions, as in 0.1, and may be added to."""
+        self._specs: dict[Handler, CallSpec] = {}
+        self._stop_conditions: list[Handler] = discover_decorated(self, "stop")
+        self._setup_handlers: list[Handler] = discover_decorated(self, "setup")
+        self._cleanup_handlers: list[Handler] = discover_decorated(self, "cleanup")
+        self._teardown_handlers: list[Handler] = discover_decorated(self, "teardown")
         self._closed = False
         if self._teardown_handlers:
             if not _open:
@@ -46,14 +47,14 @@ class Hooked(ABC):
     @final
     async def is_completed(self, state: State, **kwargs: Any) -> bool:
         """Whether a stop condition holds; the first that does is recorded."""
-        for condition, spec in self._stop_conditions:
-            holds = condition(state) if spec.takes_state else self._invoke(condition, spec, state, kwargs)
+        for condition in self._stop_conditions:
+            holds = self._invoke(condition, state, kwargs)
             if await holds if is_awaitable(holds) else holds:
                 state["is_completed"] = True
                 state["is_truncated"] = bool(state.get("is_truncated")) or any(
                     step.get("is_truncated", False) for step in state["trajectory"]
                 )
-                state["stop_condition"] = spec.name
+                state["stop_condition"] = self._spec_of(condition).name
                 return True
         return False
 
@@ -62,9 +63,9 @@ class Hooked(ABC):
         if getattr(state, "cleaned_up", False):
             return
         object.__setattr__(state, "cleaned_up", True)
-        for handler, spec in self._cleanup_handlers:
-            with self._recording(state, spec.name):
-                await resolve(self._invoke(handler, spec, state))
+        for handler in self._cleanup_handlers:
+            with self._recording(state, self._spec_of(handler).name):
+                await resolve(self._invoke(handler, state))
 
     def _recording(self, state: State, where: str) -> errors_to:
         """Record an exception as the rollout's error; a mistake of the user is raised."""
@@ -82,12 +83,15 @@ class Hooked(ABC):
         if state.get("error") is None:
             state["error"] = error
 
-    def _handlers(self, mark: str) -> list[Handler]:
-        return [(handler, CallSpec.of(handler)) for handler in discover_decorated(self, mark)]
+    def _spec_of(self, handler: Handler) -> CallSpec:
+        """A handler's signature, read once. Handlers may have been added to the lists after construction."""
+        spec = self._specs.get(handler)
+        if spec is None:
+            spec = self._specs[handler] = CallSpec.of(handler)
+        return spec
 
-    def _invoke(
-        self, handler: Callable[..., Any], spec: CallSpec, state: State, extra: Mapping[str, Any] | None = None
-    ) -> Any:
+    def _invoke(self, handler: Handler, state: State, extra: Mapping[str, Any] | None = None) -> Any:
+        spec = self._spec_of(handler)
         if spec.takes_state:
             return handler(state)
         return handler(**spec.select({"state": state, "env": self, "task": state["task"], **(extra or {})}))
@@ -97,7 +101,7 @@ class Hooked(ABC):
         if self._closed:
             return
         self._closed = True
-        await to_the_end(call_all([self.rubric.teardown, *(handler for handler, _ in self._teardown_handlers)]))
+        await to_the_end(call_all([self.rubric.teardown, *self._teardown_handlers]))
 
     async def _teardown(self) -> None:
         """`close`, by its name of 0.1."""

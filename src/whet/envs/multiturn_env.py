@@ -177,8 +177,8 @@ class MultiTurnEnv(Environment):
         given = state["prompt"]
         try:
             with self._recording(state, "setup_state"):
-                for handler, spec in self._setup_handlers:
-                    await resolve(self._invoke(handler, spec, state))
+                for handler in self._setup_handlers:
+                    await resolve(self._invoke(handler, state))
                 await resolve(self.setup_state(state))
                 if state["prompt"] is not given:
                     state["prompt"] = normalize_messages(state["prompt"], field_name="prompt")

@@ -106,7 +106,7 @@ class SandboxConfig(Config):
     disk_size_gb: float = Field(5.0, description="Disk in GB.")
     gpu_count: int = Field(0, description="GPUs.")
     network: list[str] = Field(default_factory=list, description="Hosts it may reach; none by default.")
-    network_access: bool = Field(True, description="Of 0.1.14; only network = [hosts] opens one.")
+    network_access: bool = Field(True, description="Of 0.1.14; opens none: network = [hosts] does.")
     timeout_minutes: int = Field(60, description="Minutes until it is closed.")
     workdir: str | None = Field(None, description="Directory in which commands run.")
     writable: list[str] = Field(default_factory=list, description="Empty folders inside to write to, as workdir is.")

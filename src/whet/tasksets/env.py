@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -15,6 +16,7 @@ from typing import Any, cast
 from whet.clients.client import AnyClient
 from whet.clients.config import EndpointConfig
 from whet.clients.make import resolve_client
+from whet.compat.alias import is_written_for_verifiers
 from whet.decorators import cleanup, setup, stop
 from whet.envs.config.texts import opening, wording_of
 from whet.envs.data.datasets import RowDataset
@@ -71,6 +73,7 @@ class Env(Lifecycle):
             kwargs: other settings of `MultiTurnEnv` and `Environment`, such as `timeout_seconds`,
                 `max_seq_len`, `pass_threshold` and `env_id`.
         """
+        self._is_of_verifiers = is_written_for_verifiers(type(self), sys._getframe(1))
         for name, place in ELSEWHERE.items():
             if name in kwargs:
                 raise ConfigError(f"Env takes no {name}: that belongs to {place}.")
@@ -120,7 +123,7 @@ class Env(Lifecycle):
             )
         self.tool_defs = [entry.definition for entry in self._plan.entries.values() if entry.shown] or None
         self.rubric.take(self._plan.signals)
-        if any(signal.name == "num_turns" for signal in self._plan.signals):
+        if self._is_of_verifiers or any(signal.name == "num_turns" for signal in self._plan.signals):
             others = [rubric for rubric in self.rubric.rubrics if not isinstance(rubric, MultiTurnMonitorRubric)]
             self.rubric.rubrics[:] = others
 

@@ -9,6 +9,7 @@ unless hosts are named.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from whet.sandboxes.registry import default_backend
 from whet.tasksets.config import SandboxConfig
 
 COMMAND_S = 30.0
+logger = logging.getLogger(__name__)
 
 
 class ToolSandbox:
@@ -67,9 +69,13 @@ class SandboxOwner:
     def __init__(self, config: SandboxConfig, whose: str, name: str = "toolset") -> None:
         """Raises `ConfigError` for settings that no sandbox of whet supports."""
         if config.prefer is not None:
-            raise ConfigError(f"{whose}: prefer = 'program' needs a sandbox of the program, which no program has yet.")
-        if config.network_access and "network_access" in config.model_fields_set:
-            raise ConfigError(f"{whose}: network_access = true: name the hosts instead, network = ['pypi.org'].")
+            raise ConfigError(
+                f"{whose}: prefer = 'program': a program shares its sandbox with no tools; leave out prefer."
+            )
+        if config.network_access and "network_access" in config.model_fields_set and not config.network:
+            logger.warning(
+                "%s: network_access = true opens no network; name the hosts to reach: network = ['pypi.org'].", whose
+            )
         self.config = config
         self.scope = config.scope
         self._name = name
@@ -132,5 +138,8 @@ def read_sandbox(value: Any, whose: str) -> SandboxOwner | None:
     if value is None or value is False:
         return None
     if isinstance(value, str):
-        raise ConfigError(f"{whose}: sandbox = {value!r} needs a sandbox of the program, which no program has yet.")
+        raise ConfigError(
+            f"{whose}: sandbox should be a table (got {value!r}): sandbox = {{}} is one of its own, "
+            "since a program shares its sandbox with no tools or users."
+        )
     return SandboxOwner(SandboxConfig.from_config(value), whose)
