@@ -127,3 +127,25 @@ def test_a_file_below_a_directory_is_opened_and_nothing_else(tmp_path: Path) -> 
         assert found.value.errno == NOT_INSIDE, name
     with pytest.raises(FileNotFoundError), open_inside(inside, "deep/none"):
         pass
+
+
+@pytest.mark.parametrize("ends", [100, 1_000, 10_000])
+def test_the_ends_of_long_lines_are_whole_rows_in_order(ends: int, tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text("".join(f'{{"step": {step:06}0}}\n'.replace(": 0", ": 1") for step in range(5_000)) + '{"ste')
+    every = [row["step"] for row in read_lines(path)]
+    steps = [row["step"] for row in read_lines(path, ends)]
+    shown = ends // 18
+    assert steps[: shown + 1] == every[: shown + 1]
+    assert steps[shown + 1 :] == every[shown + 1 - len(steps) :]
+    assert 2 * shown - 1 <= len(steps) <= 2 * shown + 1
+    assert list(read_lines(path, 1 << 20)) == list(read_lines(path))
+
+
+def test_a_damaged_row_at_the_end_of_long_lines_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"step": 1}\n' * 100 + "not JSON\n")
+    with pytest.raises(RunError, match=r"lines\.jsonl, near its end: not JSON"):
+        list(read_lines(path, 100))
+    with pytest.raises(RunError, match=r"lines\.jsonl, line 101: not JSON"):
+        list(read_lines(path))

@@ -152,9 +152,15 @@ def _end_of_last_line(file: BinaryIO, end: int, block: int = 1 << 16) -> int:
     return 0
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file of JSON lines without a torn last one. Raises `RunError` naming a line that is not JSON."""
+def read_lines(path: Path, ends: int | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of a file of JSON lines without a torn last one. Raises `RunError` naming a line that is not JSON.
+
+    Args:
+        ends: bytes; of a larger file only the rows in so many at its beginning and as many at its end.
+    """
     with open_path(path) as file:
+        left_out = 0 if ends is None else os.fstat(file.fileno()).st_size - 2 * ends
+        position = 0
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
@@ -162,11 +168,21 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
                 row = parse_json(line)
             except ValueError as error:
                 raise RunError(
-                    f"{path}, line {number}: not JSON ({error}). Remove the line, or restore the file."
+                    f"{path}, {_line(number, left_out)}: not JSON ({error}). Remove the line, or restore the file."
                 ) from None
             if not isinstance(row, dict):
-                raise RunError(f"{path}, line {number}: expected an object, found {type(row).__name__}.")
+                found = type(row).__name__
+                raise RunError(f"{path}, {_line(number, left_out)}: expected an object, found {found}.")
             yield row
+            position += len(line)
+            if ends is not None and left_out > 0 and position >= ends:
+                file.seek(max(position - 1, ends + left_out))
+                file.readline()
+                left_out = -1
+
+
+def _line(number: int, left_out: int) -> str:
+    return f"line {number}" if left_out >= 0 else "near its end"
 
 
 def replace_directory(target: Path, write: Callable[[Path], None]) -> Path:

@@ -68,6 +68,22 @@ def test_findings_have_their_evidence_and_the_change(runs: Runs, browser: Browse
     assert "<b>Change:</b>" in text
 
 
+def test_findings_of_long_metrics_are_of_the_first_and_the_last_steps(
+    runs: Runs, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "METRICS_ENDS", 40_000)
+    step = {**METRICS[0], "groups/zero_variance_frac": 1.0, "reward/std": 0.0, "reward/mean": 0.0}
+    run = runs.training(metrics=[{**step, "step": number + 1} for number in range(1_000)])
+    metrics = run / "metrics.jsonl"
+    lines = metrics.read_text().splitlines()
+    lines[500] = "not JSON"  # in the middle, which is not read
+    metrics.write_text("\n".join(lines) + "\n")
+    assert len(metrics.read_bytes()) > 80_000
+    items = browser.get(f"/runs/{browser.id('mine')}/findings")["items"]
+    assert "unreadable" not in [one["rule"] for one in items]
+    assert any("step 1000" in text or "to 1000" in text for one in items for text in one["evidence"]), items
+
+
 def test_run_without_a_step_says_what_it_waits_for(runs: Runs, browser: Browser) -> None:
     runs.training("ended", state="failed", ended="2026-11-21T17:00:00+00:00", last_error="the model is <gone>")
     text = page(browser, "ended")

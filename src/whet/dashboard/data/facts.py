@@ -37,6 +37,8 @@ EVALS_BYTES, REPORT_BYTES = 64 << 20, 32 << 20
 MOST_KEPT = 64
 EXAMINED_SECONDS, EXAMINED_SHARE = 10.0, 0.02
 """Least time between two examinations of a run in progress, and the share of the time that they may take."""
+METRICS_ENDS = 2 << 20
+"""Bytes at both ends of long metrics that are examined: hundreds of steps each, of which rules see 55."""
 MOST_REWARD = 1e300
 """A number of a file may be one that no float can hold."""
 
@@ -170,7 +172,7 @@ def _examined(directory: Path, run: LibraryRun, faults: list[str]) -> list[dict[
             found = examine(directory).findings
         else:
             _check_files(directory)
-            record = read_record(directory, verify=False)
+            record = read_record(directory, verify=False, ends=METRICS_ENDS)
             found = diagnose(replace(record, life=replace(record.life, faults=faults)))
     except (WhetError, OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
         # Files may say anything; what rules do not expect there is a finding about the files.

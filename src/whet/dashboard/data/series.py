@@ -126,8 +126,8 @@ class MetricSeries:
         self._runs: OrderedDict[str, MetricColumns] = OrderedDict()
 
     def of(self, run: LibraryRun, patience: float | None = None) -> MetricColumns:
-        """All rows that are whole now, or as many as are read in `patience` seconds; empty where there is no file.
-        Do not keep it: it grows. Hold its `lock`.
+        """All rows that are whole now, or as many as are read in `patience` seconds, none anew for 0; empty where there
+        is no file. Do not keep it: it grows. Hold its `lock`.
         """
         until = math.inf if patience is None else time.monotonic() + patience
         with self._lock:
@@ -135,7 +135,7 @@ class MetricSeries:
             self._runs.move_to_end(run.id)
             while len(self._runs) > 1 and sum(one.memory for one in self._runs.values()) > MOST_BYTES:
                 self._runs.popitem(last=False)
-        if known.reading.acquire(timeout=-1 if patience is None else patience):
+        if patience != 0 and known.reading.acquire(timeout=-1 if patience is None else patience):
             try:
                 self._read(run, known, until)
             finally:

@@ -21,13 +21,14 @@ MOST_ROLLOUTS = 1024
 """Rollouts of a step that are looked at: enough for any share, and no more memory than that of a step."""
 
 
-def read_record(path: Path, *, verify: bool = True) -> RunRecord:
+def read_record(path: Path, *, verify: bool = True, ends: int | None = None) -> RunRecord:
     """What a run wrote so far, by its directory or its name. Raises `RunError` for what is no run or cannot be read.
 
-    `verify` reads the newest checkpoint whole, to compare it with its hashes.
+    `verify` reads the newest checkpoint whole, to compare it with its hashes. `ends` are bytes: of longer metrics the
+    first and the last steps in so many are read, as rules need them.
     """
     run = open_run(path)
-    data = RunData.of(run)
+    data = RunData.of(run, ends)
     directory = RunDirectory(run.directory)
     steps = [int(row["step"]) for row in data.metrics]
     return RunRecord(

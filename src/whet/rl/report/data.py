@@ -42,9 +42,9 @@ class RunData:
         return str(self.config.get("name", self.directory.name))
 
     @classmethod
-    def of(cls, run: StoredTraining) -> RunData:
-        """Raises `RunError` where its metrics cannot be read."""
-        return cls(run.directory, run.config, run.metrics(), run.evaluations())
+    def of(cls, run: StoredTraining, ends: int | None = None) -> RunData:
+        """Its metrics within `ends`, as `read_lines` has it. Raises `RunError` where they cannot be read."""
+        return cls(run.directory, run.config, run.metrics(ends), run.evaluations())
 
     @property
     def environments(self) -> list[str]:

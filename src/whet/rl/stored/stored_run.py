@@ -59,10 +59,10 @@ class StoredTraining(StoredRun):
         """The command that continues it, where there is something to continue."""
         return f"whet train resume {self.directory}" if self.resumable else None
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, one a step. Raises `RunError` for a damaged one."""
+    def metrics(self, ends: int | None = None) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, one a step; `ends` as in `read_lines`. Raises `RunError` for a damaged one."""
         path = RunDirectory(self.directory).metrics
-        return list(read_lines(path)) if path.is_file() else []
+        return list(read_lines(path, ends)) if path.is_file() else []
 
     def evaluations(self) -> list[EvalReport]:
         return read_evaluations(self.directory / EVALS)
