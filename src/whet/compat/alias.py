@@ -34,15 +34,21 @@ _TYPES = (
     "LogCallback,MessageType,ProgressCallback,RolloutScore,RolloutScores,StartCallback,TASK_INPUT_FIELDS,VersionInfo",
 )
 _HOSTED_SANDBOXES = "prime_sandboxes"
+_HOSTED_ERRORS = (
+    "APIError,DownloadTimeoutError,SandboxFileNotFoundError,SandboxImagePullError,SandboxNotRunningError,SandboxOOMError,"
+    "SandboxTimeoutError,UploadTimeoutError"
+)
 _MODULES: dict[str, tuple[str, ...]] = {
     _HOSTED_SANDBOXES: (
-        "whet.envs.sandboxed.client:CommandResponse,CommandTimeoutError",
-        "whet.integrations.verifiers.hosted_sandboxes",
+        "whet.envs.sandboxed.client:BackgroundJob,BackgroundJobStatus,CommandResponse,CommandTimeoutError,ReadFileResponse",
+        "whet.envs.sandboxed.request:CreateSandboxRequest",
+        "whet.integrations.verifiers.hosted_sandboxes:APIClient,AdvancedConfigs,AsyncSandboxClient,FileUploadResponse,Sandbox,"
+        f"ThreadedAsyncSandboxClient,{_HOSTED_ERRORS}",
     ),
+    f"{_HOSTED_SANDBOXES}.core": ("whet.integrations.verifiers.hosted_sandboxes:APIClient,APIError",),
     f"{_HOSTED_SANDBOXES}.exceptions": (
         "whet.envs.sandboxed.client:CommandTimeoutError",
-        "whet.integrations.verifiers.hosted_sandboxes:APIError,DownloadTimeoutError,SandboxFileNotFoundError,SandboxImagePullError,"
-        "SandboxNotRunningError,SandboxOOMError,SandboxTimeoutError,UploadTimeoutError",
+        f"whet.integrations.verifiers.hosted_sandboxes:{_HOSTED_ERRORS}",
     ),
     "verifiers": (
         "whet",
@@ -136,7 +142,16 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "whet.rollouts.results:error_info",
     ),
     "verifiers.utils.env_utils": ("whet:load_environment",),
-    "verifiers.utils.eval_utils": ("whet.integrations.verifiers.environments:quiet_datasets",),
+    "verifiers.scripts": (),
+    "verifiers.scripts.eval": ("whet.integrations.verifiers.evaluations:get_env_eval_defaults,load_endpoints",),
+    "verifiers.utils.eval_utils": (
+        "whet.integrations.verifiers.environments:quiet_datasets",
+        "whet.integrations.verifiers.evaluations:load_endpoints,load_toml_config",
+    ),
+    "verifiers.utils.install_utils": (
+        "whet.integrations.verifiers.evaluations:check_hub_env_installed,is_hub_env,is_installed,normalize_package_name,"
+        "parse_env_id",
+    ),
     "verifiers.utils.logging_utils": (
         "whet.system.logs",
         "whet.integrations.verifiers.names:quiet_verifiers",
@@ -146,7 +161,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "verifiers.utils.metric_utils": ("whet.integrations.verifiers.metrics",),
     "verifiers.utils.path_utils": ("whet.integrations.verifiers.paths",),
     "verifiers.utils.response_utils": (
-        "whet.integrations.verifiers.environments:parse_response_message,parse_response_tokens",
+        "whet.integrations.verifiers.environments:parse_response_message,parse_response_messages,parse_response_tokens",
     ),
     "verifiers.utils.save_utils": (
         "whet.rollouts.results:load_outputs,state_to_output",
@@ -168,13 +183,21 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ),
 }
 _RENAMED = {
+    (_HOSTED_SANDBOXES, "SandboxClient"): "whet.integrations.verifiers.hosted_sandboxes:BlockingSandboxClient",
     ("verifiers.utils.usage_utils", "compute_context_token_metrics"): "whet.clients.usage:context_tokens",
     ("verifiers", "EndpointClientConfig"): "whet.clients.config:EndpointConfig",
     ("verifiers.types", "EndpointClientConfig"): "whet.clients.config:EndpointConfig",
     ("verifiers.envs.env_group", "ENV_GROUP_INFO_KEY"): "whet.envs.env_group:ROUTE_KEY",
+    ("verifiers.clients.openai_responses_client", "OPENAI_RESPONSES_OUTPUT_FIELD"): (
+        "whet.clients.providers.openai_responses:OUTPUT_FIELD"
+    ),
     ("verifiers.utils.tool_utils", "convert_func_to_tool_def"): "whet.envs.tool_schemas:tool_from_function",
     ("verifiers.v1", "State"): "whet.tasksets.state:TaskState",
     ("verifiers.v1.state", "State"): "whet.tasksets.state:TaskState",
+}
+_RENAMED |= {
+    (f"verifiers.scripts.{name}", "main"): f"whet.cli.verifiers:main_of_{name}"
+    for name in ("build", "eval", "gepa", "init", "install", "prime_rl", "rl", "setup", "train", "tui", "vllm")
 }
 _MODULES.update({module: () for module, _ in _RENAMED if module not in _MODULES})
 
@@ -240,8 +263,8 @@ def advice_on(error: BaseException) -> str:
     extra = BROUGHT.get(error.name.partition(".")[0])
     if isinstance(error, ModuleNotFoundError) and extra is not None:
         return f" Install it with: pip install 'whet[{extra}]'."
-    if not error.name.startswith("verifiers"):
-        return ""
+    if isinstance(error, ModuleNotFoundError):  # the message on a module of `verifiers` has the advice
+        return "" if error.name.startswith("verifiers") else _advice(error.name)
     # Up to Python 3.11, only the message of `from verifiers import X` has X.
     wanted = re.match(r"cannot import name '(\w+)'", str(error))
     return _advice(f"{error.name}.{wanted[1]}") if wanted is not None else ""

@@ -86,7 +86,7 @@ GAPS: dict[tuple[str, ...], str] = {
         "verifiers.utils.eval_*",
         "verifiers.utils.heartbeat",
         "verifiers.utils.import_utils",
-        "verifiers.utils.install_utils",
+        "verifiers.utils.install_utils.*",
         "verifiers.utils.interception_utils",
         "verifiers.utils.process_utils",
         "verifiers.utils.serve_utils",
@@ -108,6 +108,18 @@ GAPS: dict[tuple[str, ...], str] = {
     ): "the insides of tasksets and harnesses: `Taskset`, `Harness`, `Toolset`, `User` and their configs",
 }
 
+# The same for its commands and servers, of which environments need nothing, and for packages of hosted services.
+SERVICES: dict[tuple[str, ...], str] = {
+    ("verifiers.scripts*", "verifiers.cli*"): "the `whet` command",
+    ("verifiers.gepa*",): "`whet gepa run`",
+    ("verifiers.rl*",): "`whet train run` with a config",
+    ("verifiers.serve*",): "`workers=` of an evaluation, whose environments run in processes of their own",
+    (
+        "prime_sandboxes*",
+    ): "the methods of `AsyncSandboxClient`, whose sandboxes are this machine's; or install prime-sandboxes",
+    ("prime_tunnel*",): "a `Harness` with a command, which reaches its model without a tunnel; or install prime-tunnel",
+}
+
 # Modules that `verifiers` installs as dependencies, and the extra of whet that installs them.
 BROUGHT = {
     "anthropic": "anthropic",
@@ -122,8 +134,8 @@ BROUGHT = {
 
 
 def instead_of(name: str) -> str | None:
-    """What to do about a missing `verifiers.…` name or module."""
-    for patterns, instead in GAPS.items():
+    """What to do about a missing name or module, by its dotted name."""
+    for patterns, instead in [*GAPS.items(), *SERVICES.items()]:
         if any(fnmatchcase(name, pattern) for pattern in patterns):
             return instead
     return None

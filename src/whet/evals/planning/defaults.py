@@ -48,6 +48,6 @@ def _pyproject(location: Location) -> Path | None:
     for candidate in (folder, *list(folder.parents)[:2]):
         file = candidate / "pyproject.toml"
         if file.is_file():
-            name = str(table_of(read_toml(file), "project").get("name", ""))
+            name = str(table_of(read_toml(file), "project").get("name", location.module))
             return file if canonicalize_name(name) == canonicalize_name(location.module) else None
     return None

@@ -23,6 +23,11 @@ async def parse_response_message(response: Response) -> Messages:
     return completion_messages(response)
 
 
+async def parse_response_messages(response: Response, message_type: str = "chat") -> Messages:
+    """`parse_response_message` by its name before 0.1.10; a response of any kind of client is of one form now."""
+    return completion_messages(response)
+
+
 async def parse_response_tokens(response: Response, max_seq_len: int | None = None) -> TrajectoryStepTokens | None:
     """The tokens of a turn, cut to `max_seq_len`; None where the client gave none."""
     return step_tokens(response, max_seq_len)

@@ -7,28 +7,18 @@ them.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from whet.envs.sandboxed.client import SandboxClient, SandboxHandle
-from whet.envs.sandboxed.request import CreateSandboxRequest
-
-__all__ = [
-    "APIError",
-    "AdvancedConfigs",
-    "AsyncSandboxClient",
-    "CreateSandboxRequest",
-    "DownloadTimeoutError",
-    "Sandbox",
-    "SandboxFileNotFoundError",
-    "SandboxImagePullError",
-    "SandboxNotRunningError",
-    "SandboxOOMError",
-    "SandboxTimeoutError",
-    "ThreadedAsyncSandboxClient",
-    "UploadTimeoutError",
-]
 
 
 class AdvancedConfigs(BaseModel):
@@ -80,11 +70,51 @@ class SandboxFileNotFoundError(APIError):
     """There is no such file in the sandbox."""
 
 
+class APIClient:
+    """What clients of sandboxes are made with. Its settings have no effect; requests to the service are refused."""
+
+    def __init__(self, api_key: str | None = None, **settings: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"APIClient.{name} is of the hosted service, and sandboxes are this machine's here; "
+            "install prime-sandboxes, or leave that out."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FileUploadResponse:
+    """A file that is in a sandbox now."""
+
+    path: str
+    size: int  # bytes
+    success: bool = True
+    timestamp: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
 class AsyncSandboxClient(SandboxClient):
     """whet's sandboxes by the methods of the service's client; its settings for connections have no effect."""
 
     def __init__(self, api_key: str | None = None, **settings: Any) -> None:
         super().__init__()
+
+    async def upload_file(  # type: ignore[override]
+        self, sandbox_id: str, file_path: str, local_file_path: str | Path, timeout: float | None = None
+    ) -> FileUploadResponse:
+        await super().upload_file(sandbox_id, file_path, local_file_path, timeout)
+        return FileUploadResponse(file_path, Path(local_file_path).stat().st_size)
+
+    async def upload_bytes(  # type: ignore[override]
+        self,
+        sandbox_id: str,
+        file_path: str,
+        file_bytes: bytes,
+        filename: str | None = None,
+        timeout: float | None = None,
+    ) -> FileUploadResponse:
+        await super().upload_bytes(sandbox_id, file_path, file_bytes, filename, timeout)
+        return FileUploadResponse(file_path, len(file_bytes))
 
     async def aclose(self) -> None:
         await self.close()
@@ -98,3 +128,25 @@ class ThreadedAsyncSandboxClient(AsyncSandboxClient):
 
     def teardown(self, wait: bool = True) -> None:
         """Nothing to do: there are no threads. Sandboxes end with `close`, and with this process."""
+
+
+class BlockingSandboxClient:
+    """`SandboxClient` of the service: the methods of `AsyncSandboxClient`, each returning when it is done.
+
+    They run in an event loop on a thread of its own, so the client may be used from any thread.
+    """
+
+    def __init__(self, api_client: APIClient | None = None, **settings: Any) -> None:
+        self._client = AsyncSandboxClient()
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="whet-sandboxes", daemon=True).start()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._client, name)
+        if not inspect.iscoroutinefunction(method):
+            raise AttributeError(f"SandboxClient has no '{name}' here")
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return asyncio.run_coroutine_threadsafe(method(*args, **kwargs), self._loop).result()
+
+        return call
