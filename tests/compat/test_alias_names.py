@@ -99,3 +99,4 @@ def test_each_of_them_is_an_extra_of_the_project():
     extras = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(BROUGHT.values()) <= set(extras)
     assert advice_on(ModuleNotFoundError("No module named 'numpy'", name="numpy")) == ""
+    assert advice_on(ImportError("cannot import name 'nothing' from 'json' (json.py)", name="json")) == ""

@@ -274,7 +274,7 @@ def _advice(name: str) -> str:
     instead = instead_of(name)
     if instead is not None:
         return f" Instead: {instead}."
-    if any(part.startswith("_") for part in name.split(".")):
+    if not name.startswith("verifiers.") or any(part.startswith("_") for part in name.split(".")):
         return ""
     return f" verifiers {CONTRACT_VERSION}, which it replaces, has none either: this needs another release."
 
