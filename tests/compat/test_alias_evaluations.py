@@ -174,6 +174,7 @@ def test_scripts_run_the_commands_of_whet(script, usage, capsys, monkeypatch):
     assert capsys.readouterr().out.count(f"Usage: {usage}") == 2
 
 
+@pytest.mark.parts
 def test_a_script_evaluates(tmp_path, monkeypatch, capsys):
     from verifiers.scripts.eval import main
 
