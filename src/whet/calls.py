@@ -17,6 +17,7 @@ from whet.errors import WhetError
 
 _WHET = os.path.dirname(__file__) + os.sep
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
+RAISED_AT = "_whet_raised_at"
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -121,7 +122,12 @@ def _bare(function: Callable[..., Any]) -> Any:
 
 
 def place_of(error: BaseException) -> str:
-    """`file.py:12`, the innermost line of the traceback outside of whet and the standard library; empty if none."""
+    """`file.py:12`, the innermost line of the traceback outside of whet and the standard library; empty if none.
+
+    An error that arrived from another process has the line of that process as `RAISED_AT`.
+    """
+    if known := error.__dict__.get(RAISED_AT):
+        return str(known)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         library = frame.filename.startswith(_LIBRARY) and "site-packages" not in frame.filename
         if not (library or frame.filename.startswith((_WHET, "<frozen"))):

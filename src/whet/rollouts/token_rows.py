@@ -4,7 +4,8 @@
      "reward": 1.0, "metrics": {...}, "advantage": 0.4, "stop_condition": "no_tools_called", "error": null,
      "is_truncated": false, "parse_failed": false, "turns": [...]}
 
-`parse_failed` is present where a parser looks for an answer, `judge_usage` where a judge was called.
+`parse_failed` is present where a parser looks for an answer, `judge_usage` where a judge was called, `tools` (names)
+where the model had tools.
 
 Tokens are stored per turn. The prompt of a turn mostly repeats the turn before, so only its new end is stored:
 
@@ -70,6 +71,8 @@ def rollout_row(
         row["parse_failed"] = state["parse_failed"]
     if "judge_usage" in output:
         row["judge_usage"] = output["judge_usage"]
+    if output["tool_defs"]:
+        row["tools"] = [tool["name"] for tool in output["tool_defs"]]
     if tokens:
         turns = list(_turns(state["trajectory"]))
         for number, own in own_step_advantages(state).items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -15,9 +16,7 @@ from whet.errors import ConfigError, ModelError, RunError
 
 
 def without_timing(rows: list[Any]) -> list[dict[str, Any]]:
-    """Without times, and without the sentence of an error, which in a worker does not name the line that raised it."""
-    kept = [{key: value for key, value in row.items() if key != "timing"} for row in rows]
-    return [row | {"error": row["error"] and {**row["error"], "message": ""}} for row in kept]
+    return [{key: value for key, value in row.items() if key != "timing"} for row in rows]
 
 
 def children() -> set[str]:
@@ -47,6 +46,9 @@ def test_results_are_the_same_whatever_the_number_of_workers(room: Any, model: A
         found.append(without_timing(room.rows(summary.results)))
     assert found[0] == found[1] == found[2]
     assert [row["error"] and row["error"]["error"] for row in found[0][2:8:2]] == ["ModelError", None, "InfraError"]
+    said = found[0][6]["error"]["message"]
+    assert re.fullmatch(rf"as ordered \({re.escape(str(room.environment))}:\d+\)", said)
+    assert f"({__file__}:" in found[0][2]["error"]["message"]
     assert children() <= before  # what earlier tests left may end meanwhile
 
 

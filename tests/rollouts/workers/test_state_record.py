@@ -14,6 +14,7 @@ from whet.clients.usage import UsageTotals
 from whet.envs.steps import trajectory_step
 from whet.errors import EnvError, InfraError
 from whet.inference.token_sets import TokenSets
+from whet.rollouts.results import error_info
 from whet.rollouts.states import new_state
 from whet.rollouts.token_rows import rollout_row
 from whet.rollouts.workers.state_record import Answers, error_chain, error_of_chain, state_line, state_of_line
@@ -121,13 +122,18 @@ class OwnError(Exception):
 
 
 def test_an_error_arrives_with_its_causes_under_their_names() -> None:
-    error = EnvError("get_prompt_messages raised OwnError")
+    try:
+        raise EnvError("get_prompt_messages raised OwnError")
+    except EnvError as raised:
+        error = raised
     error.__cause__ = OwnError("it", 3)
     error.__cause__.__cause__ = KeyError("k")
     arrived = error_of_chain(error_chain(error))
     assert isinstance(arrived, EnvError)
     assert isinstance(arrived.__cause__.__cause__, KeyError)  # type: ignore[union-attr]
     assert error_chain(arrived) == error_chain(error)
+    assert error_info(arrived) == error_info(error)
+    assert f"{__file__}:" in error_chain(error)[0]["place"]
     assert error_of_chain([]) is None
     assert not isinstance(arrived, InfraError)
 

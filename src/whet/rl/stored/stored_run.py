@@ -60,9 +60,9 @@ class StoredTraining(StoredRun):
         return f"whet train resume {self.directory}" if self.resumable else None
 
     def metrics(self, ends: int | None = None) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, one a step; `ends` as in `read_lines`. Raises `RunError` for a damaged one."""
+        """The lines of metrics.jsonl with a step; `ends` as in `read_lines`. Raises `RunError` for a damaged one."""
         path = RunDirectory(self.directory).metrics
-        return list(read_lines(path, ends)) if path.is_file() else []
+        return [row for row in read_lines(path, ends) if isinstance(row.get("step"), int)] if path.is_file() else []
 
     def evaluations(self) -> list[EvalReport]:
         return read_evaluations(self.directory / EVALS)

@@ -15,6 +15,7 @@ import socket
 from typing import Any
 
 import whet.errors
+from whet.calls import RAISED_AT, place_of
 
 LENGTH_BYTES = 4
 LONGEST = 1 << 30
@@ -105,16 +106,17 @@ def read_head(frame: bytes) -> tuple[dict[str, Any], bytes]:
     return head, body
 
 
-def error_to_words(error: BaseException) -> tuple[str, str]:
-    """The class of an error and what it says."""
-    return type(error).__name__, str(error)
+def error_to_words(error: BaseException) -> tuple[str, str, str]:
+    """The class of an error, what it says, and the line that raised it (`calls.place_of`)."""
+    return type(error).__name__, str(error), place_of(error)
 
 
-def error_from_words(kind: str, text: str) -> Exception:
+def error_from_words(kind: str, text: str, place: str) -> Exception:
     """The error again; one that whet does not have is a `ModelError` whose text has its name."""
     found = getattr(whet.errors, kind, None)
     if not (isinstance(found, type) and issubclass(found, whet.errors.Error | whet.errors.WhetError)):
-        return whet.errors.ModelError(f"{kind}: {text}")
+        found, text = whet.errors.ModelError, f"{kind}: {text}"
     error: Exception = found.__new__(found)
     error.args = (text,)
+    error.__dict__[RAISED_AT] = place
     return error

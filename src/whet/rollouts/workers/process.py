@@ -358,7 +358,7 @@ class SessionsModel(Client[None, Any, Any, Any]):
         self._known.discard(state["trajectory_id"])
         self._channel.send({"kind": "release", "source": self._source, "rollout": state["trajectory_id"]})
 
-    def answered(self, number: int, response: Response | None, error: tuple[str, str] | None) -> None:
+    def answered(self, number: int, response: Response | None, error: tuple[str, str, str] | None) -> None:
         """What the session's model said to a question, or why it said nothing."""
         answer = self._waiting.get(number)
         if answer is None or answer.done():

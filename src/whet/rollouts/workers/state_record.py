@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import whet.errors
+from whet.calls import RAISED_AT, place_of
 from whet.clients.client import Client
 from whet.clients.usage import UsageTotals
 from whet.messages import normalize_messages
@@ -225,10 +226,10 @@ def _timing_of(record: Mapping[str, Any]) -> RolloutTiming:
 
 
 def error_chain(error: BaseException | None) -> list[dict[str, str]]:
-    """An error and its causes."""
+    """An error and its causes, each with the line that raised it."""
     chain = []
     while error is not None:
-        chain.append({"kind": type(error).__name__, "text": str(error), "repr": repr(error)})
+        chain.append({"kind": type(error).__name__, "text": str(error), "repr": repr(error), "place": place_of(error)})
         error = error.__cause__
     return chain
 
@@ -242,6 +243,7 @@ def error_of_chain(chain: Sequence[Mapping[str, str]]) -> Exception | None:
         said = {"__str__": _saying(link["text"]), "__repr__": _saying(link["repr"]), "__module__": base.__module__}
         kind: type[Exception] = type(link["kind"], (base,), said)
         error = kind.__new__(kind, link["text"])
+        error.__dict__[RAISED_AT] = link["place"]
         error.__cause__, last = last, error
     return last
 

@@ -125,14 +125,15 @@ def errors(run: RunRecord) -> Iterator[Found]:
         return
     kinds: Counter[tuple[str, str]] = Counter()
     for row in run.errors:
-        if failed.steps[0] <= row["step"] <= failed.steps[-1]:
-            kinds[str(row["environment"]), str(row["error"])] += int(row["rollouts"])
+        step, error = row.get("step"), row.get("error")
+        if step is not None and error is not None and failed.steps[0] <= step <= failed.steps[-1]:
+            kinds[str(row.get("environment")), str(error)] += int(row.get("rollouts") or 0)
     what = "rollouts fail"
     evidence = [f"{failed.mean:.1%} of the rollouts of {failed.span} failed, and their groups were sampled again"]
     hint = "mend what fails: its groups are sampled again, which costs time and changes which tasks are trained"
     most = kinds.most_common(3)
     for (environment, error), count in most:
-        evidence.append(f"{count} of {kinds.total()} in {environment}: {error[:300]}")
+        evidence.append(f"{f'{count} of {kinds.total()}' if count else 'some'} in {environment}: {error[:300]}")
     if most:
         (environment, error), _ = most[0]
         what = f"rollouts of {environment} fail with {error.partition(':')[0]}"

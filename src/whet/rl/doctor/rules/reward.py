@@ -149,14 +149,13 @@ def _last_words(row: Row) -> str:
 
 BARE_CALLS = 0.2
 """Share of an environment's rollouts from which calls written as plain JSON are the model's habit."""
-_BARE_CALL = re.compile(r"\s*(?:```\w*\s*)?\{.*\}\s*(?:```)?\s*", re.DOTALL)
 
 
 def bare_calls(run: RunRecord) -> Iterator[Found]:
     """The model writes its calls as bare or fenced JSON, which its chat template does not read as calls."""
     for environment in run.environments:
-        rows = [row for row in run.rollouts if row.get("environment") == environment and _had_tools(row)]
-        bare = [row for row in rows if _is_bare_call(_last_words(row))]
+        rows = [row for row in run.rollouts_of(environment) if isinstance(row.get("tools"), list)]
+        bare = [row for row in rows if _is_bare_call(_last_words(row), row["tools"])]
         if bare and len(bare) >= BARE_CALLS * len(rows):
             evidence = [f"{len(bare)} of {len(rows)} rollouts of the newest step end with such a text", *_example(bare)]
             what = f"tool calls of {environment} are written as plain JSON and not in the form of the chat template"
@@ -166,19 +165,17 @@ def bare_calls(run: RunRecord) -> Iterator[Found]:
             yield "warning", what, evidence, [Advice(why)]
 
 
-def _had_tools(row: Row) -> bool:
-    metrics = row.get("metrics")
-    return isinstance(metrics, Mapping) and "total_tool_calls" in metrics
-
-
-def _is_bare_call(text: str) -> bool:
-    if not _BARE_CALL.fullmatch(text):
-        return False
-    try:
-        call = json.loads(text[text.index("{") : text.rindex("}") + 1])
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(call.get("name"), str) and ("arguments" in call or "parameters" in call)
+def _is_bare_call(text: str, tools: Sequence[str]) -> bool:
+    """Whether a text, or a fenced block of it, begins with a call of one of the tools, or a list of them, as JSON."""
+    for block in (text, *(re.sub(r"^\w+", "", part) for part in text.split("```")[1::2])):
+        try:
+            read, _ = json.JSONDecoder().raw_decode(block.strip())
+        except (ValueError, RecursionError):
+            continue
+        for call in read if isinstance(read, list) else [read]:
+            if isinstance(call, dict) and call.get("name") in tools and {"arguments", "parameters"} & call.keys():
+                return True
+    return False
 
 
 def _example(rows: list[Row]) -> list[str]:
