@@ -57,8 +57,11 @@ def test_a_record_with_holes_is_read(run_of: Run, patient: str) -> None:
 @pytest.mark.parametrize("missing", ["step", "environment", "error", "rollouts"])
 def test_a_field_that_is_missing_is_unknown(missing: str, tmp_path: Path) -> None:
     metrics = [{"step": step, "rollouts/errored_frac": 0.1} for step in range(1, 7)] + [{"rollouts/errored_frac": 0.9}]
-    row = {"step": 5, "environment": "x", "error": "ToolError: no", "rollouts": 3}
-    lines = {"metrics.jsonl": metrics, "errors.jsonl": [row, {key: row[key] for key in row if key != missing}]}
+    row: dict[str, Any] = {"step": 5, "environment": "x", "error": "ToolError: no", "rollouts": 3}
+    lines: dict[str, list[dict[str, Any]]] = {
+        "metrics.jsonl": metrics,
+        "errors.jsonl": [row, {key: row[key] for key in row if key != missing}],
+    }
     (tmp_path / "config.toml").write_text('[[env]]\nid = "x"\n')
     for name, rows in lines.items():
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -96,7 +99,7 @@ def test_calls_written_as_plain_json_are_named(text: str, found: bool) -> None:
     def rows(env: whet.Environment) -> list[dict[str, Any]]:
         said = iter((text, "5", "5", "5"))
         client = ScriptedClient(lambda **_: next(said))
-        states = asyncio.run(run_group(env, list(env.get_dataset()) * 4, client, "m", {}))
+        states = asyncio.run(run_group(env, list(env.get_dataset()) * 4, client, "m", {}))  # type: ignore[arg-type]
         return [rollout_row(state, group="0", environment="x", advantage=0.0) for state in states]
 
     tool = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
