@@ -87,6 +87,38 @@ def test_names_of_later_releases_say_that_another_release_is_needed(tmp_path, li
     assert str(caught.value).count("another release") == 1
 
 
+@pytest.mark.parametrize("installed", [False, True])
+@pytest.mark.parametrize("line", ["from verifiers import Rollouts2", "def load_environment(): raise KeyError('x')"])
+def test_a_package_that_requires_a_later_release_says_so(tmp_path, monkeypatch, line, installed):
+    name = f"needs_later_{installed}_{len(line)}".lower()
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / f"{name}.py").write_text(f"{line}\n")
+    if installed:
+        info = folder / f"{name}-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\nRequires-Dist: verifiers>=0.2\n"
+        )
+        monkeypatch.syspath_prepend(str(folder))
+    else:
+        (folder / "pyproject.toml").write_text('[project]\ndependencies = ["numpy", "verifiers>=0.2"]\n')
+    with pytest.raises(whet.WhetError, match=r"requires verifiers>=0\.2, and whet replaces verifiers 0\.1") as caught:
+        whet.load_environment(name if installed else str(folder))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_package_that_requires_0_1_is_not_said_to_need_another(tmp_path):
+    folder = tmp_path / "needs_this_contract"
+    folder.mkdir()
+    (folder / "needs_this_contract.py").write_text("raise KeyError('x')\n")
+    for requirement in ("verifiers>=0.1.9", "verifiers[rl]", "verifiers 2 ]", "verifiers>=0.1.15.dev0"):
+        (folder / "pyproject.toml").write_text(f'[project]\ndependencies = ["{requirement}"]\n')
+        with pytest.raises(whet.WhetError) as caught:
+            whet.load_environment(str(folder))
+        assert "replaces" not in str(caught.value)
+
+
 def test_what_came_with_verifiers_is_an_extra_that_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)  # as where it is not installed
     path = tmp_path / "needs_datasets.py"

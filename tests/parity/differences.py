@@ -125,7 +125,6 @@ PACKAGES = (
     Expected(13, "*", ("*sampling_args.n", "*sampling_args.extra_body")),
     Expected(14, "*", ("metadata*.version_info.*",)),
     Expected(31, "*", ("rows*.metrics are columns too",)),
-    Expected(27, "a mixture of reasoning-gym*", ("*.metrics.num_turns", "metadata.avg_metrics.num_turns")),
     Expected(
         28,
         "an environment as Gym has them",

@@ -26,7 +26,7 @@ from packaging.utils import canonicalize_name
 from whet import __version__
 from whet.authoring.listing import installed_environments
 from whet.authoring.wheels import check_wheels
-from whet.compat.alias import CONTRACT_VERSION
+from whet.compat.alias import CONTRACT_VERSION, may_be_of_the_contract
 from whet.envs.identity.ids import parse_id
 from whet.envs.identity.installed import installed_package
 from whet.envs.loading import LOCAL_FOLDER
@@ -206,20 +206,13 @@ def divide(lines: Sequence[str], package: str, extras: Sequence[str] = ()) -> tu
         if canonicalize_name(requirement.name) != REPLACED:
             kept.append(str(requirement))
             continue
-        if not _may_be_of_the_contract(requirement):
+        if not may_be_of_the_contract(requirement):
             raise ConfigError(
                 f"{package} requires {requirement}, and whet replaces {REPLACED} 0.1 only. "
                 "Ask for an older version of the package."
             )
         replaced.append(str(requirement))
     return kept, replaced
-
-
-def _may_be_of_the_contract(requirement: Requirement) -> bool:
-    """Whether a version 0.1.x would do, also one that is pinned."""
-    pinned = [part.version for part in requirement.specifier if part.operator in ("==", "~=", "<=", ">=")]
-    versions = [f"0.1.{patch}" for patch in range(20)] + [version for version in pinned if version.startswith("0.1.")]
-    return any(requirement.specifier.filter(versions, prereleases=True))
 
 
 def _resolve(arguments: Sequence[str], pip: Pip) -> Items:

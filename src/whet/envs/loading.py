@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
 import sys
@@ -22,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from whet.compat.alias import advice_on, alias_where_needed
+from whet.compat.alias import advice_on, advice_on_requirements, alias_where_needed
 from whet.envs.config.arguments import nearest
 from whet.envs.config.sections import COMPONENTS, SECTIONS, typed_config, with_files
 from whet.envs.config.texts import SYSTEM_PROMPT
@@ -30,6 +31,7 @@ from whet.envs.environment import Environment
 from whet.envs.identity.ids import parse_id
 from whet.envs.identity.installed import verify
 from whet.errors import EnvironmentLoadError, WhetError
+from whet.parsing import parse_toml
 
 LOCAL_FOLDER = "environments"
 
@@ -54,7 +56,8 @@ def load_environment(env_id: str, **env_args: Any) -> Environment:
     except Exception as error:
         raise EnvironmentLoadError(
             f"environment '{env_id}': load_environment raised {_raised(error)}. "
-            f"It was called with {_shown(own_args) or 'no arguments'}.{advice_on(error)}"
+            f"It was called with {_shown(own_args) or 'no arguments'}."
+            f"{_advice_on(error, module.__name__, Path(_file_of(module)).parent)}"
         ) from error
     if not isinstance(env, Environment):
         raise EnvironmentLoadError(
@@ -145,18 +148,32 @@ def _find_module(env_id: str) -> ModuleType:
             f"Rename {found.path}."
         )
     with _on_path(found.root):
-        return _import(env_id, found.module)
+        return _import(env_id, found.module, found.root)
 
 
-def _import(env_id: str, name: str) -> ModuleType:
+def _import(env_id: str, name: str, root: Path | None = None) -> ModuleType:
     try:
         return importlib.import_module(name)
     except WhetError:
         raise
     except Exception as error:
         raise EnvironmentLoadError(
-            f"environment '{env_id}' fails on import: {_raised(error)}.{advice_on(error)}"
+            f"environment '{env_id}' fails on import: {_raised(error)}.{_advice_on(error, name, root)}"
         ) from error
+
+
+def _advice_on(error: BaseException, module: str, folder: Path | None) -> str:
+    """Advice for a failure: the `verifiers` that its package requires, or the name that is missing; possibly empty."""
+    lines: list[str] = []
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        lines += importlib.metadata.requires(module.partition(".")[0]) or ()
+    for place in () if folder is None else (folder, *folder.parents[:2]):
+        if (place / "pyproject.toml").is_file():
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+                declared = parse_toml((place / "pyproject.toml").read_text("utf-8"))["project"].get("dependencies")
+                lines += [line for line in declared or () if isinstance(line, str)]
+            break
+    return advice_on_requirements(lines) or advice_on(error)
 
 
 @contextlib.contextmanager

@@ -10,9 +10,11 @@ possible questions may repeat one.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from whet.compat.alias import is_written_for_verifiers
 from whet.envs.singleturn_env import SingleTurnEnv
 from whet.errors import ConfigError, MissingExtraError
 from whet.parsers.parser import Parser
@@ -65,6 +67,8 @@ class ReasoningGymEnv(SingleTurnEnv):
             rubric=rubric,
             **kwargs,
         )
+        if is_written_for_verifiers(type(self), sys._getframe(1)):
+            self.rubric = rubric  # 0.1.14 counts no turns here
 
     def build_rg_dataset(self, gym: Any, total_examples: int = 1000, seed: int = 0) -> Any:
         """The series of tasks, from reasoning-gym."""
