@@ -26,7 +26,8 @@ from packaging.utils import canonicalize_name
 from whet import __version__
 from whet.authoring.listing import installed_environments
 from whet.authoring.wheels import check_wheels
-from whet.compat.alias import CONTRACT_VERSION, may_be_of_the_contract
+from whet.compat.alias import CONTRACT_VERSION
+from whet.compat.gaps import may_be_of_the_contract
 from whet.envs.identity.ids import parse_id
 from whet.envs.identity.installed import installed_package
 from whet.envs.loading import LOCAL_FOLDER

@@ -7,7 +7,6 @@ is installed. Names that are not in the table are missing; `compat/gaps.py` has 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -18,13 +17,10 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from whet.compat.gaps import BROUGHT, instead_of
 from whet.errors import ConfigError
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
 
 CONTRACT_VERSION = "0.1.14"
 
@@ -281,25 +277,6 @@ def _advice(name: str) -> str:
     if not name.startswith("verifiers.") or any(part.startswith("_") for part in name.split(".")):
         return ""
     return f" verifiers {CONTRACT_VERSION}, which it replaces, has none either: this needs another release."
-
-
-def advice_on_requirements(lines: Sequence[str]) -> str:
-    """Advice for a package with these requirements where no `verifiers` 0.1 would do; otherwise empty."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    for line in lines:
-        with contextlib.suppress(InvalidRequirement):
-            wanted = Requirement(line)
-            if wanted.name == "verifiers" and not may_be_of_the_contract(wanted):
-                return f" Its package requires {wanted}, and whet replaces verifiers 0.1 only."
-    return ""
-
-
-def may_be_of_the_contract(requirement: Requirement) -> bool:
-    """Whether a version 0.1.x would do, also one that is pinned."""
-    pinned = [part.version for part in requirement.specifier if part.operator in ("==", "~=", "<=", ">=")]
-    versions = [f"0.1.{patch}" for patch in range(20)] + [version for version in pinned if version.startswith("0.1.")]
-    return any(requirement.specifier.filter(versions, prereleases=True))
 
 
 def _contract_is_installed() -> bool:

@@ -5,7 +5,13 @@ It includes dependencies of `verifiers` that are extras of whet.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 # Patterns of dotted names (`*` is anything), and what to do about them.
 GAPS: dict[tuple[str, ...], str] = {
@@ -139,3 +145,22 @@ def instead_of(name: str) -> str | None:
         if any(fnmatchcase(name, pattern) for pattern in patterns):
             return instead
     return None
+
+
+def advice_on_requirements(lines: Sequence[str]) -> str:
+    """Advice for a package with these requirements where no `verifiers` 0.1 would do; otherwise empty."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    for line in lines:
+        with contextlib.suppress(InvalidRequirement):
+            wanted = Requirement(line)
+            if wanted.name == "verifiers" and not may_be_of_the_contract(wanted):
+                return f" Its package requires {wanted}, and whet replaces verifiers 0.1 only."
+    return ""
+
+
+def may_be_of_the_contract(requirement: Requirement) -> bool:
+    """Whether a version 0.1.x would do, also one that is pinned."""
+    pinned = [part.version for part in requirement.specifier if part.operator in ("==", "~=", "<=", ">=")]
+    versions = [f"0.1.{patch}" for patch in range(20)] + [version for version in pinned if version.startswith("0.1.")]
+    return any(requirement.specifier.filter(versions, prereleases=True))

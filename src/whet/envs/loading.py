@@ -23,7 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from whet.compat.alias import advice_on, advice_on_requirements, alias_where_needed
+from whet.compat.alias import advice_on, alias_where_needed
+from whet.compat.gaps import advice_on_requirements
 from whet.envs.config.arguments import nearest
 from whet.envs.config.sections import COMPONENTS, SECTIONS, typed_config, with_files
 from whet.envs.config.texts import SYSTEM_PROMPT
