@@ -9,6 +9,7 @@ import functools
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,7 +84,12 @@ def test_rows_and_means_do_not_depend_on_names(seed: int, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["reward", "completion", "is_truncated", "error", "metrics", "rollout", "example_id"])
-def test_a_saved_evaluation_counts_the_reward(name: str, tmp_path: Path) -> None:
+def test_a_saved_evaluation_counts_the_reward(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def close() -> None:
+        pass
+
+    policy = SimpleNamespace(client=ScriptedClient(lambda **_: SAID), engine=SimpleNamespace(close=close))
+    monkeypatch.setattr("whet.inference.loading.load_policy", lambda *_, **__: policy)  # an engine loads torch: seconds
     module = f"named_{name}"
     (tmp_path / f"{module}.py").write_text(
         "import whet\n"
