@@ -5,6 +5,7 @@ The names are all fields of a row, the metrics that environments add, and what s
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import random
@@ -16,19 +17,24 @@ import pytest
 
 import whet
 from whet.clients.scripted import ScriptedClient
+from whet.dashboard.data.series import MetricColumns
 from whet.evals.config import EvalConfig
 from whet.evals.evaluate import evaluate_environment
 from whet.evals.observer import EvalObserver
 from whet.evals.sessions.session import run_evals
 from whet.evals.stored.export import export
 from whet.evals.stored.stored import open_stored
+from whet.gepa.calls.execute import RolloutExecutor
+from whet.gepa.types import RolloutCall, SearchExample
 from whet.rl.data.metrics import reward_metrics
 from whet.rl.loop.group import Group
-from whet.rl.monitors.protocol import EvalReport, evaluation_metrics
+from whet.rl.monitors.jsonl import JsonlMonitor, read_evaluations
+from whet.rl.monitors.protocol import EvalReport, StepReport, evaluation_metrics
 from whet.rl.supervision.early_stop import EarlyStopConfig, check_metric, value_of
 from whet.rollouts.results import load_outputs
 from whet.rubrics.metric_names import STATISTICS, flat_name, metric_names
 from whet.system import cancellation
+from whet.system.files import read_lines
 from whet.types import ROW_FIELDS, RolloutOutput
 from whet.viewer.entries import entry_of
 
@@ -142,11 +148,31 @@ def test_training_and_held_out_figures_hold_every_metric_and_the_reward(tmp_path
     assert len(found) == 3 + len(score.metrics)
     assert found["reward/words/metric_mean"] == pytest.approx(score.metrics["mean"])
 
+    monitor = JsonlMonitor(tmp_path / "metrics.jsonl")
+    monitor.step(StepReport(1, {**found, "time/step": 2.0}))
+    monitor.evaluation(report)
+    (step,) = read_lines(tmp_path / "metrics.jsonl")
+    assert step == {"step": 1, **found, "time/step": 2.0}
+    (saved,) = read_evaluations(tmp_path / "evals.jsonl")
+    assert evaluation_metrics(saved) == figures
+    columns = MetricColumns()  # of the dashboard
+    columns.add(step)
+    assert {name: values[0] for name, values in columns.values.items()} == pytest.approx(found | {"time/step": 2.0})
+
     watched = {metric: EarlyStopConfig(metric=metric, patience=1) for metric in ("reward", "metric_reward", "answer")}
     for config in watched.values():
         check_metric(config, report)
     assert value_of(watched["reward"], report) == pytest.approx(0.6)
     assert value_of(watched["metric_reward"], report) == pytest.approx(score.metrics["reward"])
+
+
+def test_a_prompt_search_optimises_the_reward() -> None:
+    env = make(NAMES)
+    execute = RolloutExecutor({"e": env}, ScriptedClient([SAID]), "m", {"e": {}}, seed=0)
+    example = SearchExample("e", "val", 0, 0, dict(env.get_eval_dataset()[0]))
+    attempt = cancellation.run(execute({}, example, RolloutCall("c", example.key, 0), asyncio.Semaphore(1)))
+    assert attempt.row["reward"] == pytest.approx(0.6)
+    assert (attempt.row["error"], attempt.row["completion"][-1]["content"]) == (None, SAID)
 
 
 def test_different_functions_of_one_name_are_numbered() -> None:
