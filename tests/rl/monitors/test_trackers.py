@@ -28,6 +28,12 @@ def config(**sections: Any) -> RunConfig:
     return RunConfig.model_validate({"name": "r", "env": [{"id": "a", "args": {"judge": SECRET}}], **sections})
 
 
+ODD = {
+    f"reward/a/{name}": 0.25 + number for number, name in enumerate(("step", "metric_mean", "<lambda>", "<lambda>_2"))
+}
+"""Of reward functions with the names of what stands beside them."""
+
+
 def told(made: RunConfig, directory: Path, *, first: int, steps: int) -> None:
     """One start of a run, watched: `steps` steps from `first`, then an evaluation."""
     plan = RunPlan("r", directory, "whet/tiny", ["a"], 8, 4, 10, first_step=first)
@@ -36,7 +42,7 @@ def told(made: RunConfig, directory: Path, *, first: int, steps: int) -> None:
     watching = len(group.monitors)
     group.start(plan)
     for step in range(first, first + steps):
-        group.step(StepReport(step, {"reward/mean": step / 10, "policy/kl": 0.5}, sample))
+        group.step(StepReport(step, {"reward/mean": step / 10, "policy/kl": 0.5, **ODD}, sample))
     scores = [EvalScore("a", "temperature 1", 0.75, {}, 4, pass_at_k={"2": 1.0})]
     group.evaluation(EvalReport("after", first + steps - 1, first + steps - 1, scores))
     group.ended(Outcome("finished", first + steps - 1, "done"))
@@ -97,6 +103,7 @@ def test_wandb_offline_has_every_metric_and_a_resumed_run_goes_on_with_the_same(
         if record.HasField("history")
     ]
     assert [(row["step"], row["reward/mean"]) for row in rows if "reward/mean" in row] == [(1, 0.1), (2, 0.2), (3, 0.3)]
+    assert all(row.items() >= ODD.items() for row in rows if "reward/mean" in row)
     assert [row["step"] for row in rows if "samples" in str(row)] == [2]
     evaluated = [row for row in rows if "eval/version" in row]
     assert [(row["eval/version"], row["eval/a/reward"], row["eval/a/pass@2"]) for row in evaluated] == [
