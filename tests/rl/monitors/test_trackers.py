@@ -154,5 +154,6 @@ def test_trackio_keeps_every_metric_here_and_a_resumed_run_goes_on_with_the_same
         (2, 0.2),
         (3, 0.3),
     ]
+    assert all(values.items() >= ODD.items() for _, values in seen if "reward/mean" in values)
     assert [(step, values["eval/a/pass@2"]) for step, values in seen if "eval/version" in values] == [(2, 1), (3, 1)]
     assert capsys.readouterr().out == ""
