@@ -148,8 +148,23 @@ def test_groups_of_a_worker_that_died_are_run_again_and_nothing_of_the_run_chang
     order("die once")
     assert orders.run("died", 2).state == "finished"
     assert "exited with code 7; it is replaced, and" in orders.log("died")
-    assert orders.rollouts("died") == orders.rollouts("one")
+    assert_same_tokens(orders.rollouts("died"), orders.rollouts("one"))
     assert orders.trained("died") == orders.trained("one")
+
+
+ROUNDED = ("completion_logprobs", "learner_logprobs", "ratio")
+
+
+def assert_same_tokens(some: dict[str, str], others: dict[str, str]) -> None:
+    """Groups that are run again meet other sequences in the engine's batch, which may round in the last digit."""
+    assert some.keys() == others.keys()
+    for name, text in some.items():
+        rows, expected = ([json.loads(line) for line in lines.splitlines()] for lines in (text, others[name]))
+        turns, expected_turns = ([turn for row in found for turn in row["turns"]] for found in (rows, expected))
+        for turn, other in zip(turns, expected_turns, strict=True):
+            for key in ROUNDED:
+                assert turn.pop(key) == pytest.approx(other.pop(key), abs=1e-4)
+        assert rows == expected
 
 
 def test_a_run_resumes_with_another_number_of_workers_and_is_the_same(orders: Any) -> None:
