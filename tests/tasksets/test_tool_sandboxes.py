@@ -91,7 +91,7 @@ def test_a_user_has_a_sandbox_too(rows, roll, texts) -> None:
     [
         ({"imag": "python:3.11-slim"}, "Did you mean 'image'"),
         ({"gpu_count": 1}, "GPU"),
-        ({"prefer": "program"}, "leave out prefer"),
+        ({"prefer": "image"}, "prefer"),
         ("program", "sandbox = {} is one of its own"),
         ("image", "sandbox = {} is one of its own"),
         ({"packages": ["-e ."]}, "-e"),
@@ -101,6 +101,11 @@ def test_a_sandbox_that_cannot_be_is_refused_when_it_is_given(sandbox, said) -> 
     with pytest.raises(ConfigError) as caught:
         whet.Toolset(tools=[shell], sandbox=sandbox)
     assert said in str(caught.value)
+
+
+def test_the_program_s_sandbox_is_preferred_and_its_own_taken_where_none_is_shared() -> None:
+    made = whet.Toolset(tools=[shell], sandbox={"prefer": "program", "memory_gb": 1})
+    assert made.sandbox._request() == whet.Toolset(tools=[shell], sandbox={"memory_gb": 1}).sandbox._request()
 
 
 @pytest.mark.parametrize(("sandbox", "lines"), [({}, 0), ({"network": ["pypi.org"]}, 0), (None, 1)])

@@ -116,7 +116,7 @@ class SandboxConfig(Config):
     setup_commands: list[str] = Field(default_factory=list, description="Commands to run first.")
     setup_timeout: int = Field(300, description="Seconds each of them may take.")
     scope: Scope = Field("rollout", description="How long it lives.")
-    prefer: Literal["program"] | None = Field(None, description="Use that of the program where there is one.")
+    prefer: Literal["program"] | None = Field(None, description="The program's, else its own; here its own.")
 
     @field_validator("packages", "setup_commands", mode="before")
     @classmethod

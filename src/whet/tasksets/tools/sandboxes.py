@@ -68,10 +68,6 @@ class SandboxOwner:
 
     def __init__(self, config: SandboxConfig, whose: str, name: str = "toolset") -> None:
         """Raises `ConfigError` for settings that no sandbox of whet supports."""
-        if config.prefer is not None:
-            raise ConfigError(
-                f"{whose}: prefer = 'program': a program shares its sandbox with no tools; leave out prefer."
-            )
         if config.network_access and "network_access" in config.model_fields_set and not config.network:
             logger.warning(
                 "%s: network_access = true opens no network; name the hosts to reach: network = ['pypi.org'].", whose
