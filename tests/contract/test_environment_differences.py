@@ -16,8 +16,8 @@
 24. A seeded shuffle is Python's.
 25. Tokens of a step carry their policy version.
 26. A message's missing fields are missing.
-27. ReasoningGymEnv counts turns in code that imports whet. In code that imports verifiers it does not, which
-    tests/parity/test_definitions.py compares where reasoning-gym is installed.
+27. ReasoningGymEnv counts turns in code that imports whet, and in other code not. Where reasoning-gym is installed:
+    tests/parity/test_definitions.py::test_reasoning_gym_counts_turns_in_code_that_imports_whet.
 28. A GymEnv ends with the episode.
 29. A column called task is a column like others.
 30. Arguments of a call are of the types in the tool's schema, and may be left out.

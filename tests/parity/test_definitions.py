@@ -160,6 +160,10 @@ class TestGames:
         assert seen["tasks_are_made_on_first_use"] == [True, False]
 
 
+def test_reasoning_gym_counts_turns_in_code_that_imports_whet(seen):
+    assert [metrics["num_turns"] for metrics in seen["turns_of_tasks"]] == [1.0, 1.0]
+
+
 def test_the_list_of_public_names_is_that_of_the_wheel():
     require("verifiers")
     (package,) = (VENV / "lib").glob("python3.*/site-packages/verifiers")

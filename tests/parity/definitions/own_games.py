@@ -101,3 +101,9 @@ def tasks_are_made_on_first_use() -> list[bool]:
     before = env.dataset is None
     env.get_dataset()
     return [before, env.dataset is None]
+
+
+@function
+def turns_of_tasks() -> list[dict[str, float]]:
+    env = whet.ReasoningGymEnv("chain_sum", num_train_examples=1, num_eval_examples=2, seed=3)
+    return [row["metrics"] for row in env.evaluate_sync(whet.ScriptedClient(lambda state: "1"), "m")["outputs"]]
