@@ -39,8 +39,7 @@ from whet.inference.protocol import SampleRequest, SamplingParams
 from whet.inference.remote.http_connection import HttpPool
 from whet.inference.vllm.engine import VllmEngine
 from whet.inference.vllm.interpreter import find_vllm
-from whet.inference.vllm.members import EXTENSION, RECEIVER, headers
-from whet.inference.vllm.running_server import KEY, RunningServer
+from whet.inference.vllm.members import EXTENSION, KEY, RECEIVER, RunningServer, headers
 
 READY_S = 600.0
 WHET, PEER, WITH_LOGPROBS = "whet", "vLLM's benchmark", "vLLM's benchmark, logprobs"

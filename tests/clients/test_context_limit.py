@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from whet.clients.context_limit import is_overflow, room_in
+from whet.clients.providers.provider_errors import is_overflow, room_in
 
 OVERFLOWS = [
     "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens. Please reduce the length of the messages.",

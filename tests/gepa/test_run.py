@@ -237,7 +237,7 @@ def test_an_endpoint_that_is_down_costs_little_of_the_budget(whet: Whet, config:
 def test_unreachable_endpoint_fails_in_one_line_and_resumes(
     whet: Whet, models: Endpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whet.clients.providers.first_contact.GRACE_S", 0.0)
+    monkeypatch.setattr("whet.clients.providers.connections.GRACE_S", 0.0)
     away = Endpoint(models.policy.answer).start()
     away.close()
     config = models.write_config(tmp_path / "search.toml", name="search", base_url=away.url)

@@ -13,11 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import whet
 from whet.errors import WhetError
-from whet.models.build import build_tiny, make_demonstrations, train, write_untrained
+from whet.models.build import RECIPE, batches, build_tiny, demonstrate, make_demonstrations, train, write_untrained
 from whet.models.card import describe
-from whet.models.demonstrations import batches, demonstrate
 from whet.models.experts import EXPERTS
-from whet.models.recipe import RECIPE
 from whet.models.tokenizer import build_tokenizer
 
 TOKENIZER = build_tokenizer()

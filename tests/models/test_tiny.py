@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from whet.models.build import ARCHITECTURE, RECIPE
 from whet.models.card import describe, readme
-from whet.models.recipe import ARCHITECTURE, RECIPE
 from whet.models.tiny import path
 from whet.models.tokenizer import build_tokenizer
 

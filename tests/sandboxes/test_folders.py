@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from whet.sandboxes.folders import FolderError, pack, unpack
+from whet.sandboxes.transfer import FolderError, pack, unpack
 
 MIB = 1 << 20
 Entry = tuple[tarfile.TarInfo, bytes]

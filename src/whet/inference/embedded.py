@@ -4,9 +4,9 @@ Torch runs inline, between awaits: with one thread, the same requests in the sam
 logprobs, and new weights can only ever arrive between two decode steps. The driver task lives while there is work. It
 alternates one decode step with a few turns of the event loop, in which finished rollouts request their next turn.
 
-This file only joins the parts. In `decoding/`: the slots of rows (`scheduler.py`), the width of the cache
-(`kv_width.py`), prompts (`prefill.py`), the arithmetic (`decoder.py`), drawing (`sampling.py`), stop strings and
-listeners (`followers.py`). In `weights/`: loading new weights (`weight_loader.py`). For families that `decoder.py` does
+This file only joins the parts. In `decoding/`: the slots of rows and the width of the cache (`scheduler.py`),
+prompts (`prefill.py`), the arithmetic (`decoder.py`), drawing (`sampling.py`), stop strings and listeners
+(`followers.py`). In `weights/`: loading new weights (`weight_loader.py`). For families that `decoder.py` does
 not know, `plain/` has a decoder, a cache and a form of weights that take the place of these.
 """
 
@@ -26,13 +26,11 @@ from whet.inference.architecture import Architecture
 from whet.inference.decoding.adapter_rows import AdapterRows, adapters_of_steps
 from whet.inference.decoding.cache import KVCache
 from whet.inference.decoding.followers import Followers, OnDrawn
-from whet.inference.decoding.kv_width import columns_read
-from whet.inference.decoding.memory import free_all, give_back
-from whet.inference.decoding.parts import WholeModel, engine_parts, read_whole
+from whet.inference.decoding.parts import WholeModel, engine_parts, free_all, give_back, read_whole
 from whet.inference.decoding.prefill import Prefill
 from whet.inference.decoding.rows import BatchRows
 from whet.inference.decoding.sampling import draw, note_kept
-from whet.inference.decoding.scheduler import LoadedAdapter, SampleJob, Scheduler
+from whet.inference.decoding.scheduler import LoadedAdapter, SampleJob, Scheduler, columns_read
 from whet.inference.decoding.settling import Settle, let_others_run
 from whet.inference.limits import EngineLimits, EngineStats, device_memory
 from whet.inference.plain.family import OtherFamily

@@ -1,4 +1,4 @@
-"""A process that compares mathematical answers with math-verify. Started by `math_pool.py`; one JSON line a question.
+"""A process that compares mathematical answers with math-verify. Started by `math_rubric.py`; one JSON line a question.
 
 It imports math-verify once and forks a process that compares, and another one as soon as that has ended: nothing of an
 answer remains and a new process costs milliseconds. Time is counted in CPU seconds of the comparing process; at the

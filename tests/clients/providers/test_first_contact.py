@@ -13,8 +13,8 @@ import pytest
 
 import whet
 from whet.clients.make import make_client
-from whet.clients.providers import first_contact
-from whet.clients.providers.first_contact import GRACE_S, FirstContact, reason
+from whet.clients.providers import connections
+from whet.clients.providers.connections import GRACE_S, FirstContact, reason
 from whet.errors import EndpointDownError, EndpointUnreachableError
 from whet.types import UserMessage
 
@@ -93,7 +93,7 @@ def free_port() -> int:
 @pytest.fixture
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """No grace period: an endpoint that is not there at once is given up."""
-    monkeypatch.setattr(first_contact, "GRACE_S", 0.0)
+    monkeypatch.setattr(connections, "GRACE_S", 0.0)
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)

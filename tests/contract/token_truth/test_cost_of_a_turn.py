@@ -18,7 +18,7 @@ from test_shipped_templates import COVERED, SAID, sampled
 from test_unknown_templates import CONTINUED
 from test_unknown_templates import renderer_of as unknown
 
-from whet.inference import graph
+from whet.inference import policy_client
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.models.tokenizer import build_tokenizer
 from whet.types import Messages, ToolMessage, UserMessage
@@ -114,9 +114,9 @@ def test_1_a_turn_renders_only_what_is_new(made: Callable[[], tuple[Any, list[in
 def test_2_a_turn_reads_no_earlier_call_again(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, answer = tiny()
     meant, written = [], []
-    as_meant, as_written = graph.as_meant, graph.as_written
-    monkeypatch.setattr(graph, "as_meant", lambda message: (meant.append(1), as_meant(message))[1])
-    monkeypatch.setattr(graph, "as_written", lambda message: (written.append(1), as_written(message))[1])
+    as_meant, as_written = policy_client.as_meant, policy_client.as_written
+    monkeypatch.setattr(policy_client, "as_meant", lambda message: (meant.append(1), as_meant(message))[1])
+    monkeypatch.setattr(policy_client, "as_written", lambda message: (written.append(1), as_written(message))[1])
     rollout, read, looked_at = Rollout(ChatRenderer(tokenizer), [answer] * TURNS, [TOOL]), [], []
 
     async def play() -> None:

@@ -252,7 +252,7 @@ def test_a_refused_resume_leaves_the_directory(config: EvalConfig, endpoint: End
 
 
 def test_an_endpoint_that_was_never_there_ends_the_run(config: EvalConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whet.clients.providers.first_contact.GRACE_S", 0.0)
+    monkeypatch.setattr("whet.clients.providers.connections.GRACE_S", 0.0)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{free.getsockname()[1]}/v1"

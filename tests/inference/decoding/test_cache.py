@@ -95,7 +95,7 @@ def test_a_large_cache_is_freed_while_nothing_is_sampled(
 
     first = asyncio.run(burst())
     assert cache.keys.nbytes > 0, "a small one stays"
-    monkeypatch.setattr("whet.inference.decoding.memory.KEPT_CACHE", 0)
+    monkeypatch.setattr("whet.inference.decoding.parts.KEPT_CACHE", 0)
     assert asyncio.run(burst()) == first
     assert cache.keys.nbytes == cache.values.nbytes == 0
     assert asyncio.run(burst()) == first

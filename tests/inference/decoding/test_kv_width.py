@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.inference.decoding.kv_width import columns_held, columns_read, rounded
+from whet.inference.decoding.scheduler import columns_held, columns_read, rounded
 
 
 @given(st.integers(1, 1 << 20))

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.inference.pool.latest_weights import LatestWeights
+from whet.inference.pool.placement import LatestWeights
 from whet.inference.protocol import WeightUpdate
 
 

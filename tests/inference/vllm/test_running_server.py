@@ -17,8 +17,7 @@ from whet.errors import EngineError
 from whet.inference.loading import read_model
 from whet.inference.model_names import resolve_model
 from whet.inference.vllm.handshake import Needs
-from whet.inference.vllm.members import RunningMember
-from whet.inference.vllm.running_server import RunningServer
+from whet.inference.vllm.members import RunningMember, RunningServer
 from whet.inference.vllm.server import SERVED_NAME
 from whet.rl.config import RunConfig
 from whet.rl.supervision.vllm_engines import server_needs

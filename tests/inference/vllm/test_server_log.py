@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whet.inference.vllm.server_log import LONGEST, root_cause
+from whet.inference.vllm.server import LONGEST, root_cause
 
 WORKER = "(Worker pid=9686) ERROR 11-25 16:07:09 [multiproc_executor.py:1063]"
 CORE = "(EngineCore pid=9672) ERROR 11-25 16:07:09 [core.py:1510]"

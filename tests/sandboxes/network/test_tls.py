@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.sandboxes.network.tls import HelloError, server_name
+from whet.sandboxes.network.proxy import HelloError, server_name
 
 
 def hello(name: str | None) -> bytes:

@@ -12,15 +12,18 @@ import asyncio
 import contextlib
 import functools
 import importlib
+import os
 import socket
+import ssl
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from time import monotonic
 from types import ModuleType
 from typing import Any
 from urllib.request import getproxies
-
-from whet.clients.providers.first_contact import FirstContact, GivenUp, may_give_up, reason
 
 IDLE_S = 5.0
 """Seconds after which an idle connection is closed, as the library does."""
@@ -202,3 +205,66 @@ def _keep_alive() -> list[tuple[int, int, int]]:
     seconds = [("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 60), ("TCP_KEEPCNT", 5)]
     known = [(getattr(socket, name), value) for name, value in seconds if hasattr(socket, name)]
     return [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *((socket.IPPROTO_TCP, name, value) for name, value in known)]
+
+
+# Whether an endpoint is worth waiting for that has not been reached yet: for some seconds, and then no longer.
+#
+# A server that is being restarted is waited for with all the retries a request has. But an address that was never
+# reached is most likely wrong, or the server is not running; waiting a minute for that is of no use.
+
+GRACE_S = 5.0
+"""Seconds that a server has to come up, after the first connection to it failed."""
+
+
+class FirstContact:
+    """Records whether connections to one endpoint succeed or fail."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._made = False
+        self._failed_at: float | None = None  # the first time
+
+    def made(self) -> None:
+        """A request was on its way to the endpoint."""
+        self._made = True
+
+    def failed(self) -> bool:
+        """A connection could not be opened; returns whether to give up the endpoint."""
+        if self._made:
+            return False
+        now = self._clock()
+        if self._failed_at is None:
+            self._failed_at = now
+        return now - self._failed_at >= GRACE_S
+
+
+def reason(error: BaseException) -> str:
+    """Why a connection could not be opened, in the system's words where it said."""
+    found, link = str(error), error.__cause__ or error.__context__
+    while link is not None:
+        if isinstance(link, OSError) and link.errno and not isinstance(link, ssl.SSLError):
+            found = os.strerror(link.errno) if link.errno > 0 else str(link.strerror)  # of name resolution, less than 0
+        link = link.__cause__ or link.__context__
+    return found or "no connection was made in time"
+
+
+class GivenUp(BaseException):
+    """The endpoint was never reached. Not an `Exception`: after each of those the providers' packages retry."""
+
+
+_may_give_up: ContextVar[bool] = ContextVar("whet_may_give_up", default=False)
+
+
+def may_give_up() -> bool:
+    """Whether the caller knows what to do with a `GivenUp`."""
+    return _may_give_up.get()
+
+
+@contextmanager
+def giving_up() -> Iterator[None]:
+    """Within, an endpoint that was never reached raises `GivenUp`."""
+    token = _may_give_up.set(True)
+    try:
+        yield
+    finally:
+        _may_give_up.reset(token)

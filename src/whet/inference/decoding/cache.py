@@ -1,7 +1,7 @@
 """The KV cache: one rectangle of slots x columns, indexed by (layer, slot, head, position).
 
 Slot `s` holds one sequence from column 0 on, so a row's position is its column and later turns of a rollout
-continue where the earlier ones ended. `scheduler.py` assigns the slots, `kv_width.py` decides the number of columns.
+continue where the earlier ones ended. `scheduler.py` assigns the slots and decides the number of columns.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ from whet.inference.decoding.adapter_rows import AdapterRows
 from whet.inference.decoding.cache import KVCache
 from whet.inference.decoding.functions import ACTIVATIONS, turns
 from whet.inference.decoding.moe import mix_experts, route
-from whet.inference.weights.fusions import DOWN, GATE_UP, OUTPUT, QKV
-from whet.inference.weights.model_weights import PackedWeights
+from whet.inference.weights.model_weights import DOWN, GATE_UP, OUTPUT, QKV, PackedWeights
 
 _SCORES_PER_CHUNK = 1 << 24
 """Largest number of attention scores a prefill holds at a time (64 MiB in float32)."""

@@ -12,9 +12,8 @@ import torch
 
 from whet.inference.decoding.adapter_rows import AdapterRows
 from whet.inference.decoding.decoder import Decoder
-from whet.inference.decoding.kv_width import columns_held
 from whet.inference.decoding.rows import BatchRows
-from whet.inference.decoding.scheduler import Admission, LoadedAdapter, Scheduler
+from whet.inference.decoding.scheduler import Admission, LoadedAdapter, Scheduler, columns_held
 from whet.inference.limits import EngineStats
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """`EnginePool`: several engines as one `Engine`, of any kind, also of different kinds.
 
-Requests are placed by `placement.py`, each engine is kept by `member.py`, and has the weights of `latest_weights.py`
+Requests are placed by `placement.py`, each engine is kept by `member.py`, and has the weights of `LatestWeights`
 before it takes a request. A request whose engine is lost is continued on another, after what the caller has received;
 where that is nothing, it is sent again as it was. While fewer than `min_healthy` engines are up requests wait;
 when too many have had their last restart, they fail.
@@ -27,9 +27,8 @@ from whet.errors import (
 )
 from whet.inference.continuation import SampleLostError, completed, joined, remaining
 from whet.inference.pool.health import MemberReport, RestartPolicy, hopeless_text, pool_metrics, waiting_text
-from whet.inference.pool.latest_weights import LatestWeights
 from whet.inference.pool.member import FAILURES, KeptMember, PoolMember, is_refusal
-from whet.inference.pool.placement import Placement
+from whet.inference.pool.placement import LatestWeights, Placement
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.requests import check_adapter
 

@@ -17,8 +17,7 @@ from typing import Protocol
 
 from whet.errors import EndpointDownError, EngineError, Error, ModelError, ModelLoadError, WhetError
 from whet.inference.pool.health import MemberReport, MemberState, RestartPolicy
-from whet.inference.pool.latest_weights import LatestWeights
-from whet.inference.pool.placement import weight_of
+from whet.inference.pool.placement import LatestWeights, weight_of
 from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate, sleeping_engine
 
 _log = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from torch import Tensor
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture, read_json
 from whet.inference.model_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from whet.inference.weights.fusions import FusedPart, Fusion, fusions
-from whet.inference.weights.model_weights import NamedWeights, gain, read_safetensors
+from whet.inference.weights.model_weights import FusedPart, Fusion, NamedWeights, fusions, gain, read_safetensors
 
 _PREFIX = "base_model.model."
 _UNSUPPORTED = (
@@ -132,7 +131,7 @@ class Factors(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PackedAdapter:
-    """What `adapter_rows.py` computes with: for each decoder layer the factors at each matrix of `fusions.py`."""
+    """What `adapter_rows.py` computes with: for each decoder layer the factors at each of the four fused matrices."""
 
     layers: list[tuple[Factors | None, ...]]
 
