@@ -33,7 +33,7 @@ _EXPORTS = {
     "whet.tasksets.state": ("TaskState",),
     "whet.tasksets.programs.session": ("Session",),
     "whet.tasksets.tools.toolset": ("Toolset", "MCPTool"),
-    "whet.tasksets.tools.user": ("User",),
+    "whet.tasksets.part": ("User",),
     "whet.tasksets.config": (
         "EnvConfig",
         "TasksetConfig",
@@ -200,13 +200,13 @@ if TYPE_CHECKING:
     from whet.tasksets.config import UserConfig as UserConfig
     from whet.tasksets.env import Env as Env
     from whet.tasksets.harness import Harness as Harness
+    from whet.tasksets.part import User as User
     from whet.tasksets.programs.session import Session as Session
     from whet.tasksets.state import TaskState as TaskState
     from whet.tasksets.task import Task as Task
     from whet.tasksets.taskset import Taskset as Taskset
     from whet.tasksets.tools.toolset import MCPTool as MCPTool
     from whet.tasksets.tools.toolset import Toolset as Toolset
-    from whet.tasksets.tools.user import User as User
     from whet.types import AssistantMessage as AssistantMessage
     from whet.types import DatasetBuilder as DatasetBuilder
     from whet.types import GenerateMetadata as GenerateMetadata

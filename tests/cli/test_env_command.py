@@ -10,8 +10,8 @@ import pytest
 from whet.authoring import install
 from whet.authoring.review import check
 from whet.authoring.review.findings import Finding, Report
+from whet.cli import env
 from whet.cli.main import main
-from whet.hub.client import install as hub_install
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +112,7 @@ def test_an_installation_says_what_came_with_it_and_what_was_left_out(
     done = install.Installed(
         "old-env", "0.3", "/here", True, ("helper 1.5",), ("verifiers>=0.1.8",), ("old-env from file:///there",)
     )
-    monkeypatch.setattr(hub_install, "install", lambda target, editable, hub: done)
+    monkeypatch.setattr(env, "install_from_anywhere", lambda target, editable, hub: done)
     assert main(["env", "install", "./old_env", "-e"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "installed old-env 0.3 (editable, /here)",

@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("fastapi")
 
 import whet
+from whet.cli.env import install_from_anywhere
 from whet.envs.identity.record import identify
 from whet.errors import EnvironmentLoadError, WhetError
-from whet.hub.client.install import install
 
 MODULE = "word_game"
 
@@ -40,7 +40,7 @@ def address(hub: Any, listening: Any, packages: Any, monkeypatch: pytest.MonkeyP
 def test_a_private_environment_is_installed_by_its_id_and_loaded_by_it_alone(
     address: str, hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert install("ann/word-game@1.0.0").version == "1.0.0"
+    assert install_from_anywhere("ann/word-game@1.0.0").version == "1.0.0"
     site = tmp_path / "site"
     record = (site / f"{MODULE}-1.0.0.dist-info" / "direct_url.json").read_text()
     assert json.loads(record)["url"] == f"{address}/files/ann/word-game/1.0.0/{MODULE}-1.0.0-py3-none-any.whl"
@@ -59,7 +59,7 @@ def test_a_private_environment_is_installed_by_its_id_and_loaded_by_it_alone(
 
 
 def test_without_a_version_the_newest_is_meant(address: str) -> None:
-    assert install("ann/word-game").source.startswith(
+    assert install_from_anywhere("ann/word-game").source.startswith(
         f"word-game @ {address}/files/ann/word-game/1.1.0/{MODULE}-1.1.0-py3-none-any.whl#sha256="
     )
 
@@ -87,7 +87,7 @@ def test_what_a_hub_does_not_give_is_one_line(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(WhetError) as raised:
-        install(environment)
+        install_from_anywhere(environment)
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "site").exists()

@@ -11,9 +11,9 @@ pytest.importorskip("fastapi")
 
 from whet.cli.main import main
 from whet.hub.domain.cipher import Cipher, read_keys, write_keys
-from whet.service import keys
+from whet.service import service
 from whet.service.domain.secrets import secrets_of_run
-from whet.service.keys import rotate_key
+from whet.service.service import rotate_key
 from whet.service.storage.tables import OwnerSecret, RunRow
 
 SECRETS = {"A": "of the owner", "B": "of the run"}
@@ -54,19 +54,19 @@ def test_kill_during_the_change_loses_nothing(
     serving: Any, data: tuple[Path, str], moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, run = data
-    change, write = keys.change_keys, keys.write_keys
+    change, write = service.change_keys, service.write_keys
 
     def killed(*arguments: Any) -> int:
         if moment == "after":
             change(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(keys, "change_keys", killed)
+    monkeypatch.setattr(service, "change_keys", killed)
     with pytest.raises(KeyboardInterrupt):
         rotate_key(folder)
     assert len(read_keys(folder / "secrets.key")) == 2
     assert secrets_now(serving, folder, run) == SECRETS
-    monkeypatch.setattr(keys, "change_keys", change)
+    monkeypatch.setattr(service, "change_keys", change)
     assert write is write_keys
     rotate_key(folder)
     assert len(read_keys(folder / "secrets.key")) == 1

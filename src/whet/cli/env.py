@@ -2,17 +2,109 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from whet.authoring.install import Installed, install_environment
 from whet.authoring.scaffold import Kind
 from whet.cli.output import JsonOption, json_object, print_json, print_result
 from whet.cli.sharing import packages
-from whet.cli.sharing.common import HubOption, safe
-from whet.cli.sharing.keys import secret_app, var_app
+from whet.cli.sharing.common import HubOption, IdArgument, hub_id, safe
 from whet.cli.sharing.versions import action_app, version_app
+from whet.envs.identity.ids import parse_id
+from whet.errors import ConfigError
+from whet.hub.client.connection import connect
+from whet.hub.client.fetch import HubId, credentials_for_pip, find_version, requirement_of
+
+# `whet env secret` and `whet env var`: what a hub keeps with an environment.
+
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="A-Z, 0-9 and _, such as API_KEY.")]
+
+secret_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+var_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+
+
+@secret_app.command("list")
+def list_secrets(environment: IdArgument, hub: HubOption = None, json_output: JsonOption = False) -> None:
+    """The names of an environment's secrets."""
+    _list_keys(environment, "secrets", hub, json_output)
+
+
+@secret_app.command("set")
+def set_secret(environment: IdArgument, key: KeyArgument, hub: HubOption = None) -> None:
+    """Set a secret. Its value is read from standard input, or typed unseen; no command line shows it.
+
+    \b
+    Example:
+      whet env secret set alice/word-game API_KEY < key.txt
+    """
+    if sys.stdin.isatty():
+        value = typer.prompt(f"value of {key}", hide_input=True, err=True)
+    else:
+        value = sys.stdin.read().removesuffix("\n")
+    if not value:
+        raise ConfigError(f"the value of {key} on standard input is empty.")
+    _set_key(environment, "secrets", key, value, hub)
+
+
+@secret_app.command("delete")
+def delete_secret(environment: IdArgument, key: KeyArgument, hub: HubOption = None) -> None:
+    """Delete a secret."""
+    _delete_key(environment, "secrets", key, hub)
+
+
+@var_app.command("list")
+def list_variables(environment: IdArgument, hub: HubOption = None, json_output: JsonOption = False) -> None:
+    """The variables of an environment."""
+    _list_keys(environment, "variables", hub, json_output)
+
+
+@var_app.command("set")
+def set_variable(
+    environment: IdArgument,
+    key: KeyArgument,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="Text of at most 64 KiB.")],
+    hub: HubOption = None,
+) -> None:
+    """Set a variable, which is no secret."""
+    _set_key(environment, "variables", key, value, hub)
+
+
+@var_app.command("delete")
+def delete_variable(environment: IdArgument, key: KeyArgument, hub: HubOption = None) -> None:
+    """Delete a variable."""
+    _delete_key(environment, "variables", key, hub)
+
+
+def _list_keys(environment: str, kind: str, hub: str | None, json_output: bool) -> None:
+    from whet.hub.client.answers import KeyAnswer
+    from whet.hub.client.connection import connect
+
+    with connect(hub) as connection:
+        found = list(connection.items(KeyAnswer, f"{hub_id(environment).path}/{kind}"))
+    print_result(safe({kind: [item.model_dump(exclude_none=True) for item in found]}), json_output)
+
+
+def _set_key(environment: str, kind: str, key: str, value: str, hub: str | None) -> None:
+    from whet.hub.client.connection import connect, path_of
+
+    wanted = hub_id(environment)
+    with connect(hub) as connection:
+        connection.send("PUT", f"/api/v1{wanted.path}/{kind}{path_of(key)}", json={"value": value})
+    typer.echo(f"{key} of {wanted} is set")
+
+
+def _delete_key(environment: str, kind: str, key: str, hub: str | None) -> None:
+    from whet.hub.client.connection import connect, path_of
+
+    wanted = hub_id(environment)
+    with connect(hub) as connection:
+        connection.send("DELETE", f"/api/v1{wanted.path}/{kind}{path_of(key)}")
+    typer.echo(f"{key} of {wanted} is deleted")
+
 
 app = typer.Typer(rich_markup_mode=None)
 app.add_typer(packages.app)
@@ -121,7 +213,6 @@ def install(
       whet env install word-game==1.2
       whet env install alice/word-game@1.2
     """
-    from whet.hub.client.install import install as install_from_anywhere
 
     done = [install_from_anywhere(target, editable=editable, hub=hub) for target in targets]
     if json_output:
@@ -198,3 +289,30 @@ def _list_hub(owner: str | None, search: str | None, hub: str | None, json_outpu
         safe({"environments": [environment.model_dump() for environment in found] if json_output else rows}),
         json_output,
     )
+
+
+# `whet env install owner/name[@version]`: exactly that wheel of the hub, by its URL and hash.
+
+
+def install_from_anywhere(target: str, *, editable: bool = False, hub: str | None = None) -> Installed:
+    """Install an environment, from the hub where it is named by an owner.
+
+    `hub` is the hub's address, by default the one of `whet login`. Raises `ConfigError` and `HubRequestError`, besides
+    what `install_environment` raises.
+    """
+    if not _is_of_a_hub(target):
+        return install_environment(target, editable=editable)
+    if editable:
+        raise ConfigError(
+            f"{target} is not a folder, so it cannot be installed with -e. Take its source: whet env pull"
+        )
+    with connect(hub) as connection:
+        requirement = requirement_of(connection, find_version(connection, HubId.parse(target)))
+        with credentials_for_pip(connection) as variables:
+            return install_environment(requirement, variables=variables)
+
+
+def _is_of_a_hub(target: str) -> bool:
+    if "/" not in target or "://" in target or Path(target.partition("[")[0]).expanduser().exists():
+        return False
+    return parse_id(target).owner is not None

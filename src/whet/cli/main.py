@@ -21,10 +21,9 @@ import typer
 from typer.exceptions import TyperException
 
 from whet import __version__
-from whet.cli.dashboard import dashboard_command
 from whet.cli.doctor import doctor_command
 from whet.cli.groups import SuggestingGroup, lazy_group
-from whet.cli.serve import serve_command
+from whet.cli.serve import dashboard_command, serve_command
 from whet.cli.sharing.account import config_app, login, logout, whoami
 from whet.errors import Error, RunError, TrainingError, WhetError
 from whet.system.loading_time import rare_collections

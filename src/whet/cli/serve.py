@@ -1,7 +1,8 @@
-"""`whet serve`: a model behind the interfaces of OpenAI and Anthropic."""
+"""`whet serve` and `whet dashboard`: a model behind the interfaces of OpenAI and Anthropic; runs in a browser."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,10 +10,13 @@ import typer
 from whet.cli.options import config_options
 from whet.cli.output import extra
 from whet.config import options_of, validate
+from whet.dashboard import serve as dashboard
 from whet.gateway.adapters import read_adapters
 from whet.gateway.serve import ServeConfig, serve
+from whet.system.offline import is_loopback
 
 FIELDS = ServeConfig.model_fields
+DASHBOARD = dashboard.DashboardConfig.model_fields
 
 
 @config_options(options_of(ServeConfig, without=("model", "adapters")))
@@ -47,3 +51,32 @@ def serve_command(
 
     with extra("serve", "serving a model"), extra("train", "running a model here"):
         serve(config, ready, loading)
+
+
+@config_options(options_of(dashboard.DashboardConfig, without=("folders",)))
+def dashboard_command(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[DIR]...", help=DASHBOARD["folders"].description, show_default="runs outputs"),
+    ] = None,
+    *,
+    given: dict[str, Any],
+) -> None:
+    """Show runs and evaluations of some folders in a browser, live and read-only, until Ctrl-C.
+
+    Curves, rollouts, tokens, logs, checkpoints and findings of training, imitation, evaluations and searches.
+
+    \b
+    Examples:
+      whet dashboard
+      whet dashboard runs/ outputs/ --port 9000
+    """
+    config = validate(dashboard.DashboardConfig, {"folders": tuple(folders or ()), **given}, "command line")
+
+    def ready(address: str) -> None:
+        if not is_loopback(config.host):
+            typer.echo("other machines can reach this: everything in these folders can be read by them", err=True)
+        typer.echo(f"dashboard at {address}; Ctrl-C stops it", err=True)
+
+    with extra("dashboard", "the dashboard"):
+        dashboard.serve(config, ready)

@@ -124,7 +124,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "verifiers.v1.task": ("whet.tasksets.task:Task",),
     "verifiers.v1.taskset": ("whet.tasksets.taskset:Taskset",),
     "verifiers.v1.toolset": ("whet.tasksets.tools.toolset:Toolset,MCPTool",),
-    "verifiers.v1.user": ("whet.tasksets.tools.user:User",),
+    "verifiers.v1.user": ("whet.tasksets.part:User",),
     "verifiers.utils": (),
     "verifiers.utils.async_utils": (
         "whet.calls:maybe_await",

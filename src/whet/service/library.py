@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,14 +25,18 @@ from whet.hub.errors import HubError
 from whet.hub.storage.database import Database, database_now
 from whet.parsing import parse_json, parse_toml
 from whet.rollouts.results import METADATA
-from whet.service.deployments.downloads import exported
+from whet.service.deployments.folder import DeploymentFolder, source_of, take
 from whet.service.domain.access import Viewer
 from whet.service.domain.deployments import WITH_WEIGHTS
+from whet.service.domain.fairness import share_of
+from whet.service.domain.placement import Amount, Place
+from whet.service.domain.queue import line, waiting_runs
+from whet.service.domain.runners import places
 from whet.service.domain.runs import ENDED
-from whet.service.domain.usage import IN_PROGRESS
-from whet.service.domain.waiting import Wait, waits
+from whet.service.domain.trials import trials_of
+from whet.service.domain.usage import IN_PROGRESS, exhausted, shares_of
 from whet.service.runner.folders import RunFolder, read_object
-from whet.service.storage.tables import AttemptRow, RunRow
+from whet.service.storage.tables import AttemptRow, Quota, RunRow
 from whet.system import untrusted
 from whet.viewer.sources import run_directories
 
@@ -261,3 +269,99 @@ def _readable() -> Iterator[None]:
         yield
     except HubError as error:
         raise DashboardError(error.code, str(error)) from error
+
+
+# Weights of any checkpoint of a run, made for one download as a deployment's are.
+#
+#     DATA/deployments/{random}/      goes once it is sent; one that a kill left, as it has no row, goes with the
+# orphans
+#
+# The process that exports holds the whole model for a moment, so there is one at a time.
+
+WAIT_S = 60.0
+"""How long a download waits for the one before it to be exported."""
+_exporting = threading.Lock()
+
+
+@contextmanager
+def exported(data: Path, run: str, model: str, config: str, step: int, what: What) -> Iterator[Path]:
+    """The directory of the adapter, or of the whole model, of a checkpoint of a run with this model and config.
+
+    Raises `DashboardError`.
+    """
+    found = source_of(data, run, model, config, step)
+    if isinstance(found, list) or not found.checkpoint:
+        raise no_such(f"checkpoint of step {step}")
+    source = replace(found, own_base=what == "model")  # with its own base the weights are whole
+    try:
+        folder = take(data, secrets.token_hex(8), source)
+    except FileNotFoundError:
+        raise no_such(f"checkpoint of step {step} with weights") from None
+    try:
+        if not _exporting.acquire(timeout=WAIT_S):
+            raise DashboardError("busy", "other weights are being exported. Try again in a minute.")
+        try:
+            _export(folder, step)
+        finally:
+            _exporting.release()
+        yield folder.weights
+    finally:
+        folder.remove()
+
+
+def _export(folder: DeploymentFolder, step: int) -> None:
+    command = [sys.executable, "-m", "whet.service.deployments.prepare", str(folder.path)]
+    # It ends with this process, whose end of the pipe closes then.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.read().decode("utf-8", "replace").strip()
+        code = process.wait()
+    if code < 0:
+        said = "its process was killed, perhaps for lack of memory"
+    if code:
+        raise DashboardError("unreadable", f"step {step} cannot be exported: {said.rpartition(chr(10))[2] or code}")
+
+
+# What a queued run waits for, in words, and its place in line.
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Where a queued run stands; without a place it may not start yet."""
+
+    place: int | None
+    reason: str
+
+
+def waits(session: Session, now: float) -> dict[str, Wait]:
+    """By run, for every run in the queue."""
+    rows = waiting_runs(session)
+    trials = trials_of(session, rows)
+    here = places(session, now)
+    ordered = line(session, now, rows, trials)
+    answer = {one.run: Wait(number, _why(one.needs, here, number)) for number, one in enumerate(ordered, start=1)}
+    limits = {row.owner: row.running for row in session.scalars(select(Quota)) if row.running is not None}
+    pairs = {(row.owner, row.user) for row in rows}
+    shares = shares_of(session, {name for pair in pairs for name in pair}, now)
+    used_up = {pair: exhausted(session, *pair, now) for pair in pairs}
+    for row in rows:
+        if row.id not in answer:
+            why = trials[row.id].failed or trials[row.id].waits or used_up[row.owner, row.user]
+            both = (row.owner, row.user)
+            full = (name for name in both if share_of(shares, name).running >= limits.get(name, 1 << 60))
+            name = next(full, row.owner)
+            answer[row.id] = Wait(None, why or f"{name} has {limits.get(name)} runs in progress, its limit")
+    return answer
+
+
+def _why(needs: Amount, here: list[Place], number: int) -> str:
+    if not here:
+        return "no runner is alive; start one with: whet service runner"
+    if not any(place.capacity.holds(needs) for place in here):
+        largest = max(here, key=lambda place: (place.capacity.devices, place.capacity.cores))
+        return f"no runner is large enough: it needs {largest.capacity.short_of(needs) or 'more than one has together'}"
+    if not any(place.free.holds(needs) for place in here):
+        able = [place for place in here if place.capacity.holds(needs)]
+        freest = max(able, key=lambda place: place.free.cores)
+        return f"number {number} in line; it needs {freest.free.short_of(needs)} that are free"
+    return f"number {number} in line"

@@ -25,7 +25,7 @@ from whet.tasksets.tools.bindings import Objects, bound_arguments
 from whet.types import State
 
 if TYPE_CHECKING:
-    from whet.tasksets.tools.servers import MCPTools
+    from whet.tasksets.resolve import MCPTools
 
 
 class Lifecycle(MultiTurnEnv):

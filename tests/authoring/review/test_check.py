@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from whet.authoring.review import limits
+from whet.authoring.review import isolation
 from whet.authoring.review.check import check_environment
 from whet.authoring.review.findings import Report
 from whet.errors import ConfigError, EnvironmentLoadError, SandboxUnavailableError
@@ -226,7 +226,7 @@ GROUPS = pytest.mark.parametrize("groups", [True, False], ids=["control groups",
 def without_groups(monkeypatch: pytest.MonkeyPatch, groups: bool) -> None:
     """A machine that has none: most containers, and users without rights."""
     if not groups:
-        monkeypatch.setattr(limits.cgroups, "make", lambda *args: None)
+        monkeypatch.setattr(isolation.cgroups, "make", lambda *args: None)
 
 
 @GROUPS
@@ -235,7 +235,7 @@ def test_a_fork_bomb_is_ended_and_told(
     write_package: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, groups: bool, sandbox: bool
 ) -> None:
     without_groups(monkeypatch, groups)
-    monkeypatch.setattr(limits, "PROCESSES", 48)
+    monkeypatch.setattr(isolation, "PROCESSES", 48)
     source = """
         import os
 
@@ -255,7 +255,7 @@ def test_memory_is_limited_for_all_processes_together(
     review: Review, monkeypatch: pytest.MonkeyPatch, groups: bool
 ) -> None:
     without_groups(monkeypatch, groups)
-    monkeypatch.setattr(limits, "memory_bytes", lambda: 1 << 30)
+    monkeypatch.setattr(isolation, "memory_bytes", lambda: 1 << 30)
     source = """
         import os, time
 

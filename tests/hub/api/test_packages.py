@@ -152,7 +152,7 @@ def test_file_is_sent_in_ranges_and_never_sniffed(shelf: Any, packages: Any) -> 
 
 
 def test_packed_pages_are_the_same_bytes(shelf: Any) -> None:
-    from whet.hub.index import projects_page
+    from whet.hub.api.packages import projects_page
 
     page = projects_page([f"game-{n}" for n in range(1000)], "html")
     assert gzip.decompress(page.packed) == page.body

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("nh3")
 
-from whet.hub.pages.readme import render_readme
+from whet.hub.pages.routes import render_readme
 
 HOSTILE = """# Hi
 <script>alert(1)</script> <img src=x onerror=alert(1)> <svg/onload=alert(1)>

@@ -16,12 +16,11 @@ import httpx
 from whet.gateway.app import Gateway
 from whet.hub.storage.database import database_now
 from whet.inference.loading import load_policy
-from whet.service.deployments.access import TokenAccess
+from whet.service.deployments.access import TokenAccess, UsageMeter
 from whet.service.deployments.folder import DeploymentFolder
 from whet.service.deployments.models import ModelHost
 from whet.service.deployments.prepare import prepare
 from whet.service.deployments.reconciler import Deployments
-from whet.service.deployments.usage import UsageMeter
 from whet.service.domain import runs
 from whet.service.storage.tables import DeploymentRow
 

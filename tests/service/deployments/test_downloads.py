@@ -125,11 +125,11 @@ def test_damaged_and_missing_checkpoints_links_and_other_users_are_refused(servi
 
 
 def test_weights_are_exported_one_after_the_other(service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from whet.service.deployments import downloads
+    from whet.service import library
 
     run = service.run()
-    monkeypatch.setattr(downloads, "WAIT_S", 0.0)
-    with downloads._exporting:
+    monkeypatch.setattr(library, "WAIT_S", 0.0)
+    with library._exporting:
         error = service.hub.refused(503, "busy", "GET", f"/runs/{run}/checkpoints/2/archive?what=adapter", "ann")
     assert "Try again" in error["message"]
     assert left(service) == []

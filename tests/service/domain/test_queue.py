@@ -16,7 +16,7 @@ from whet.hub.domain.audit import verify
 from whet.hub.errors import HubError
 from whet.service.domain import queue as operations
 from whet.service.domain import runners, runs, usage
-from whet.service.domain.waiting import waits
+from whet.service.library import waits
 from whet.service.storage.tables import AttemptRow, Quota, RunRow, RunSecret, UsageDay
 
 

@@ -145,7 +145,7 @@ def rotate(
       whet service rotate-key --data /srv/whet
     """
     with extra("service", "the training service"):
-        from whet.service.keys import rotate_key
+        from whet.service.service import rotate_key
 
         count, key = rotate_key(data.expanduser().absolute(), database)
         typer.echo(f"{count} values are encrypted with the new key {key}")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
+import nh3
 from fastapi import APIRouter, Depends, Form, Query, Request
 from jinja2 import Environment as Templates
 from jinja2 import FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from whet.display.html import STYLE
@@ -19,7 +23,6 @@ from whet.hub.domain import accounts, actions, devices, environments
 from whet.hub.domain.access import Caller, environment_for, identify, permit, role_in, version_for
 from whet.hub.domain.views import action_view, environment_views, latest, version_view
 from whet.hub.errors import HubError
-from whet.hub.pages.readme import render_readme
 from whet.hub.policy import Role, Scope
 
 router = APIRouter(include_in_schema=False)
@@ -205,3 +208,35 @@ def approve_device(call: PageCall, code: Text, decision: Text) -> Response:
 @action(policy.SERVICE)
 def style(call: PageCall) -> Response:
     return Response(CSS, media_type="text/css", headers={"Cache-Control": "public, max-age=3600"})
+
+
+# A README as HTML that can do nothing: what a package wrote is hostile.
+
+LONGEST = 100_000
+TAGS = set(
+    re.findall(
+        r"\w+",
+        "a b blockquote br code dd del dl dt em h1 h2 h3 h4 h5 h6 hr i li ol p pre s strong sub sup table tbody td th"
+        " thead tr ul",
+    )
+)
+ATTRIBUTES = {"a": {"href", "title"}, "th": {"align"}, "td": {"align"}}
+
+
+@cache
+def _markdown() -> MarkdownIt:
+    return MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable(["table", "strikethrough"])
+
+
+def render_readme(text: str, kind: str) -> str:
+    """HTML without scripts, styles, images, forms, or links other than to the web and to mail addresses."""
+    text = text[:LONGEST]
+    html = _markdown().render(text) if kind == "text/markdown" else f"<pre>{escape(text)}</pre>"
+    return nh3.clean(
+        html,
+        tags=TAGS,
+        attributes=ATTRIBUTES,
+        url_schemes={"http", "https", "mailto"},
+        link_rel="nofollow noopener noreferrer",
+        strip_comments=True,
+    )

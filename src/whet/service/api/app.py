@@ -26,10 +26,9 @@ from whet.hub.api.call import COOKIE, OF_PAGES, action, below_root, call_for
 from whet.hub.errors import HubError
 from whet.service.api import deployments, owners, runs, webhooks
 from whet.service.domain.access import SEE, Viewer, viewer_of
-from whet.service.domain.blobs import FILE_BYTES
 from whet.service.pages import PAGES
 from whet.service.pages.look import look
-from whet.service.service import Service
+from whet.service.service import FILE_BYTES, Service
 
 API, PAGE_DATA = "/api/v1", "/data"
 BLOB = re.compile(r"(/api/v1|/data)/blobs/[^/]*")

@@ -16,13 +16,12 @@ from whet.hub.domain.audit import record
 from whet.hub.domain.views import moment
 from whet.hub.policy import SELF
 from whet.hub.storage.database import database_now
-from whet.service.api.runs import OwnerName, SecretText
+from whet.service.api.runs import OwnerName, SecretText, installed_environments, known_models
 from whet.service.domain import secrets
 from whet.service.domain.access import QUOTAS, RUNNERS, SECRETS, SEE, SEE_QUOTAS, owner_for
 from whet.service.domain.fairness import decayed
 from whet.service.domain.runners import places, runner_view
 from whet.service.domain.usage import COUNTS, month_of, quota_of
-from whet.service.installed import installed_environments, known_models
 from whet.service.storage.tables import Quota, RunnerRow, UsageDay
 
 router = APIRouter()

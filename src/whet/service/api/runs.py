@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import tempfile
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
 from fastapi import Path as InPath
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 from pydantic import AfterValidator, Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
+from whet.envs.identity.ids import parse_id
+from whet.envs.identity.record import identify
+from whet.errors import ModelLoadError, WhetError
 from whet.hub import policy
 from whet.hub.api.call import Call, CallParameter, Identity, RequestBody, Words, action
 from whet.hub.domain.access import Caller, version_for
 from whet.hub.errors import HubError, not_found
 from whet.hub.storage.database import database_now
+from whet.inference.model_names import PACKAGED, TINY, packaged_file
 from whet.service.deployments.folder import steps_of
 from whet.service.domain import runs
 from whet.service.domain.access import RUN, SEE, UPLOAD, owner_for, run_for, viewer_of
-from whet.service.domain.blobs import FILE_BYTES, add_blob, check_room, link_files, missing_blobs
 from whet.service.domain.secrets import MOST, check_names
 from whet.service.domain.submission import (
     CONFIG,
@@ -35,8 +43,7 @@ from whet.service.domain.submission import (
     environment_id,
 )
 from whet.service.domain.trials import action_states, split_reference
-from whet.service.installed import installed_environments
-from whet.service.service import Service, service_of
+from whet.service.service import FILE_BYTES, Service, add_blob, check_room, link_files, missing_blobs, service_of
 from whet.service.storage.tables import RunRow
 
 router = APIRouter()
@@ -299,3 +306,46 @@ def _keep(call: Call, path: Path, sha256: str, size: int) -> None:
     service.blobs.add(path, sha256)
     with call.write() as (session, caller):
         add_blob(session, caller.name, sha256, size, database_now(session))
+
+
+# What this Python has for runs: environments that are installed, and models by name.
+
+
+@cache
+def installed_environments() -> dict[str, dict[str, Any]]:
+    """By name: distributions that need whet and have a module of their own name."""
+    found: dict[str, dict[str, Any]] = {}
+    for distribution in metadata.distributions():
+        name = canonicalize_name(distribution.name or "")
+        if not name or name == "whet" or not _needs_whet(distribution):
+            continue
+        try:
+            if importlib.util.find_spec(parse_id(name).module) is None:
+                continue
+            identity = identify(name)
+        except (WhetError, ImportError, ValueError, OSError):
+            continue
+        found[name] = {"id": name, "version": identity.version or "", "content": identity.content}
+    return found
+
+
+def _needs_whet(distribution: metadata.Distribution) -> bool:
+    for line in distribution.requires or []:
+        try:
+            if canonicalize_name(Requirement(line).name) == "whet":
+                return True
+        except InvalidRequirement:
+            continue
+    return False
+
+
+def known_models() -> list[str]:
+    """Models that need no download."""
+    found = [TINY]
+    for name in PACKAGED:
+        try:
+            packaged_file(name)
+        except ModelLoadError:
+            continue
+        found.append(name)
+    return found

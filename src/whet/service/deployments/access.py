@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+
+from sqlalchemy import or_, update
 
 from whet.clients.client import AnyClient
 from whet.gateway.access import Visitor
@@ -14,10 +18,11 @@ from whet.gateway.wire import RequestError
 from whet.hub.domain.access import digest_of, identify
 from whet.hub.errors import HubError
 from whet.hub.storage.database import Database, database_now
-from whet.service.deployments.deployed import Deployed
-from whet.service.deployments.reconciler import Deployments
-from whet.service.deployments.usage import UsageMeter
+from whet.hub.storage.tables import TokenRow
+from whet.service.deployments.reconciler import Deployed, Deployments
 from whet.service.domain.deployments import SEE, owners_of
+from whet.service.domain.usage import add_usage
+from whet.service.storage.tables import DeploymentRow
 from whet.types import Response
 
 CACHE_S = 0.5
@@ -117,3 +122,74 @@ class TokenVisitor:
         read = max((usage.prompt_tokens for usage in usages), default=0)
         written = sum(usage.completion_tokens for usage in usages)
         self._meter.note(self._used.id, self._used.owner, self._user.token, read, written)
+
+
+# What deployments were used for: counted in memory, written once a second, so that no request waits for the database.
+#
+# One write is one transaction, so a kill loses what was counted since the last one and counts nothing twice.
+
+TOKEN_USED_S = 600.0  # how exact `last_used_at` of a token is
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Counted:
+    """What was counted since the last write."""
+
+    requests: Counter[tuple[str, str]] = field(default_factory=Counter)  # by deployment and owner
+    input_tokens: Counter[tuple[str, str]] = field(default_factory=Counter)
+    output_tokens: Counter[tuple[str, str]] = field(default_factory=Counter)
+    tokens: set[str] = field(default_factory=set)  # ids of the hub's tokens that were used
+
+    def update(self, earlier: Counted) -> None:
+        self.requests.update(earlier.requests)
+        self.input_tokens.update(earlier.input_tokens)
+        self.output_tokens.update(earlier.output_tokens)
+        self.tokens |= earlier.tokens
+
+
+class UsageMeter:
+    """Counts on the event loop; `write` is for a thread."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._counted = Counted()
+
+    def note(self, deployment: str, owner: str, token: str, input_tokens: int, output_tokens: int) -> None:
+        counted, of = self._counted, (deployment, owner)
+        counted.requests[of] += 1
+        counted.input_tokens[of] += input_tokens
+        counted.output_tokens[of] += output_tokens
+        counted.tokens.add(token)
+
+    def write(self) -> None:
+        """Write what was counted. Where that fails it is kept for the next time, unless it may have been written."""
+        counted, self._counted = self._counted, Counted()
+        if not counted.requests:
+            return
+        committing = False
+        try:
+            with self._database.write() as session:
+                now = database_now(session)
+                for (deployment, owner), requests in counted.requests.items():
+                    amounts: Mapping[str, int] = {
+                        "requests": requests,
+                        "input_tokens": counted.input_tokens[deployment, owner],
+                        "output_tokens": counted.output_tokens[deployment, owner],
+                    }
+                    columns = {name: getattr(DeploymentRow, name) + amount for name, amount in amounts.items()}
+                    session.execute(
+                        update(DeploymentRow).where(DeploymentRow.id == deployment).values(last_used_at=now, **columns)
+                    )
+                    add_usage(session, owner, now, **amounts)
+                not_recent = or_(TokenRow.last_used_at.is_(None), TokenRow.last_used_at < now - TOKEN_USED_S)
+                used = update(TokenRow).where(TokenRow.id.in_(counted.tokens), not_recent)
+                session.execute(used.values(last_used_at=now))
+                session.flush()
+                committing = True
+        except Exception:
+            if committing:
+                _log.exception("what deployments were used for could not be written, and may be lost")
+                return
+            self._counted.update(counted)  # nothing of it was written
+            raise

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from whet.gateway.app import Gateway
     from whet.hub.storage.database import Database
     from whet.inference.loading import Policy
+    from whet.service.deployments.access import UsageMeter
     from whet.service.deployments.folder import DeploymentFolder
     from whet.service.deployments.reconciler import Deployments
-    from whet.service.deployments.usage import UsageMeter
 
 ANY_ADDRESS = ("0.0.0.0", "::")
 WRITE_S = 1.0
@@ -97,10 +97,9 @@ async def _serve(
 ) -> None:
     from whet.gateway.app import Gateway
     from whet.gateway.guard import Hosts
-    from whet.service.deployments.access import TokenAccess
+    from whet.service.deployments.access import TokenAccess, UsageMeter
     from whet.service.deployments.models import ModelHost
     from whet.service.deployments.reconciler import Deployments
-    from whet.service.deployments.usage import UsageMeter
 
     host, port = listening.getsockname()[:2]
     shown = socket.gethostname() if host in ANY_ADDRESS else f"[{host}]" if ":" in host else host
