@@ -34,7 +34,7 @@ from whet.rl.cluster.remote_worker import RemoteWorker
 from whet.rl.cluster.run_cluster import LOOPBACK, begun_ray, node_agent
 from whet.rl.cluster.weight_store import WeightStore
 from whet.rl.loop.environment_workers import environment_workers
-from whet.rl.preflight import training_env
+from whet.rl.plan import training_env
 from whet.rl.training_config import TrainingEnvConfig
 from whet.rollouts.jobs import RolloutJob, RolloutRecipe
 from whet.rollouts.limits import SharedLimit

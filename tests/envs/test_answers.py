@@ -14,7 +14,7 @@ from whet.clients.scripted import ScriptedClient
 from whet.envs.answers import check_answers
 from whet.errors import DatasetError
 from whet.evals.evaluate import evaluate_environment
-from whet.rl.preflight import training_env
+from whet.rl.plan import training_env
 from whet.rl.training_config import TrainingEnvConfig
 from whet.system import cancellation
 

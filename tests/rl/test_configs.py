@@ -8,7 +8,7 @@ import pytest
 
 from whet.cli.main import main
 from whet.rl.config import load_run_config
-from whet.rl.preflight import load_environments
+from whet.rl.plan import load_environments
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "rl"
 NAMES = {path.stem for path in CONFIGS.glob("*.toml")}

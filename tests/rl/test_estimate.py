@@ -25,9 +25,10 @@ from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.config import RunConfig
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
-from whet.rl.estimate import FURTHER_PROCESS, PROCESSES, estimate, lines, memory_parts, parameter_count
+from whet.rl.estimate import FURTHER_PROCESS, PROCESSES, Estimate, lines, memory_parts, parameter_count
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
+from whet.rl.plan import plan_training
 
 SIZES: dict[str, Any] = {
     "vocab_size": 512,
@@ -44,6 +45,11 @@ MODELS = {
     "qwen3_moe": Qwen3MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32),
 }
 CONFIG = {"name": "r", "env": [{"id": "a"}], "batch_size": 8, "rollouts_per_example": 4}
+
+
+def estimate(config: RunConfig) -> Estimate:
+    """What a dry run of the config estimates."""
+    return plan_training(config).estimate
 
 
 @pytest.fixture(scope="module")
@@ -267,11 +273,11 @@ MEASURE = """
 import sys
 from pathlib import Path
 from whet.rl.config import load_run_config
-from whet.rl.estimate import estimate
+from whet.rl.plan import plan_training
 from whet.rl.run import run_training
 
 config = load_run_config(Path(sys.argv[1]))
-said = estimate(config).total
+said = plan_training(config).estimate.total
 assert run_training(config, json_output=True).state == "finished"
 peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
 print(said, int(peak.split()[1]) * 1024)

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import whet.rl.learner.forward.decoder
-import whet.rl.preflight
+import whet.rl.plan
 import whet.rl.run
 from whet.config import all_keys
 from whet.errors import ConfigError, LearnerLostError, TrainingError
@@ -39,14 +39,18 @@ from whet.rl.loop.group import Group
 from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.monitors.protocol import EvalReport, Monitor, RunPlan, StepReport
 from whet.rl.monitors.trackers import trackers
+from whet.rl.placement import placement
+from whet.rl.plan import plan_training
 from whet.rl.run import run_training
 from whet.rl.storage.run_directory import RunDirectory
+from whet.rl.supervision import backends
 from whet.rl.supervision.budgets import Budget
 from whet.rl.supervision.early_stop import reason_to_stop
 from whet.rl.supervision.lifecycle import TrainingRun
 from whet.rl.supervision.watchdog import WaitTable
 from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rollouts.totals import EvalScore
+from whet.rollouts.workers.started import LocalProcess
 from whet.system.redaction import Redactor
 
 _spec = importlib.util.spec_from_file_location("every_key_runs", Path(__file__).with_name("every_key_runs.py"))
@@ -157,10 +161,10 @@ def made(config: RunConfig, part: str) -> dict[str, Any]:
         raise Made
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whet.rl.preflight, "training_env", lambda env: env)
-        patch.setattr(whet.rl.preflight, "load_environment", lambda *_, **__: None)
-        patch.setattr(whet.rl.run, "make_learner", lambda *_, **__: SimpleNamespace(close=lambda: None))
-        patch.setattr(whet.rl.run, part, note)
+        patch.setattr(whet.rl.plan, "training_env", lambda env: env)
+        patch.setattr(whet.rl.plan, "load_environment", lambda *_, **__: None)
+        patch.setattr(backends, "make_learner", lambda *_, **__: SimpleNamespace(close=lambda: None))
+        patch.setattr(backends, part, note)
         with pytest.raises(Made):
             run_training(config, json_output=True)
     return found
@@ -168,20 +172,25 @@ def made(config: RunConfig, part: str) -> dict[str, Any]:
 
 def at_once(config: RunConfig) -> int | None:
     """Most bytes of a device that engine and learner use in turn."""
-    return whet.rl.preflight.place(config, {"learner: weights": 1}).at_once
+    return placement(config, {"learner": "cpu", "sampler": "cpu"}, 0, {"learner: weights": 1}).at_once
+
+
+def missing(config: RunConfig) -> tuple[str, ...]:
+    """What the run would lack here."""
+    return plan_training(config).missing
 
 
 def first_process(config: RunConfig) -> str:
     """Which process of its own a run starts first."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whet.rl.preflight, "training_env", lambda env: env)
-        patch.setattr(whet.rl.preflight, "load_environment", lambda *_, **__: None)
+        patch.setattr(whet.rl.plan, "training_env", lambda env: env)
+        patch.setattr(whet.rl.plan, "load_environment", lambda *_, **__: None)
         for part in ("EngineProcess", "ProcessLearner", "make_learner"):
 
             def note(*_: Any, part: str = part, **__: Any) -> Any:
                 raise Made(part)
 
-            patch.setattr(whet.rl.run, part, note)
+            patch.setattr(backends, part, note)
         with pytest.raises(Made) as caught:
             run_training(config, json_output=True)
     return str(caught.value)
@@ -226,7 +235,10 @@ def source(config: RunConfig) -> Any:
     environments = [TrainingEnv(name, None, [{"example_id": i} for i in range(4)]) for name in ("a", "b")]  # type: ignore[arg-type,typeddict-item]
     client: Any = SimpleNamespace(engine=SimpleNamespace(version=0))
     parts: Any = dict.fromkeys(("directory", "learner", "monitor", "watchdog", "ending", "lengths", "last_step"))
-    run = whet.rl.run.ReinforcementRun(config=config, environments=environments, held_out=[], client=client, **parts)
+    here: Any = SimpleNamespace(start_worker=LocalProcess)
+    run = whet.rl.run.ReinforcementRun(
+        config=config, environments=environments, held_out=[], client=client, backend=here, **parts
+    )
     return run.make_source()
 
 
@@ -457,9 +469,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
         "2",
         ("--sampling.temp_scheduler.start", "1", "--sampling.temp_scheduler.end", "0.5"),
     ),
-    "env.id": InPart(
-        lambda config: whet.rl.preflight.load_environments(config)[0][0].rows[0]["prompt"], "guess-number"
-    ),
+    "env.id": InPart(lambda config: whet.rl.plan.load_environments(config)[0][0].rows[0]["prompt"], "guess-number"),
     "env.weight": InRuns(lambda seen: [row["environment"] for row in seen.rollouts()].count("first")),
     "env.name": InRuns(lambda seen: {row["environment"] for row in seen.rollouts()}),
     "env.args": InRuns(lambda seen: max(row["example_id"] for row in seen.rollouts() + seen.rollouts(2)) < 5),
@@ -518,7 +528,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "optimizer.warmup_steps": InPart(learned, "3", STEP),
     "optimizer.decay_start": InPart(learned, "0.6", COSINE),
     "optimizer.min_lr_ratio": InPart(learned, "0.5", COSINE),
-    "learner.ranks": InPart(lambda config: [part.process for part in whet.rl.preflight.place(config).parts], "2"),
+    "learner.ranks": InPart(lambda config: [part.process for part in plan_training(config).placement.parts], "2"),
     "learner.rank_timeout_seconds": InPart(
         lambda config: made(config, "local_ranks")["timeout_s"], "30", ("--learner.ranks", "2")
     ),
@@ -593,10 +603,10 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "inference.dtype": InRuns(lambda seen: seen.dtypes),
     "inference.base_url": InPart(lambda config: config.gpus.servers, "http://127.0.0.1:8000"),
     "inference.servers": InPart(lambda config: config.gpus.servers, "2"),
-    "inference.python": InPart(whet.rl.preflight.missing, "/no/python", VLLM),
+    "inference.python": InPart(missing, "/no/python", VLLM),
     "inference.tensor_parallel_size": InPart(lambda config: config.gpus.infer, "2"),
     "inference.pipeline_parallel_size": InPart(lambda config: config.gpus.infer, "2"),
-    "inference.gpu_memory_utilization": InPart(lambda config: whet.rl.preflight.place(config).servers, "0.5", VLLM),
+    "inference.gpu_memory_utilization": InPart(lambda config: plan_training(config).placement.servers, "0.5", VLLM),
     "inference.max_model_len": InPart(lambda config: config.engine, "64"),
     "inference.server_args": InPart(lambda config: config.engine, "true", below=".enforce_eager"),
     "inference.min_healthy": Refused("2", "there are 1 servers"),
@@ -605,7 +615,9 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "deployment.num_train_gpus": InPart(lambda config: config.gpus.train, "2"),
     "deployment.num_infer_gpus": InPart(lambda config: config.gpus.infer, "2"),
     "deployment.colocate": InPart(at_once, "true"),
-    "deployment.ray_address": InPart(whet.rl.preflight.missing, "127.0.0.2:1"),  # where nothing listens
+    "deployment.ray_address": InPart(
+        lambda config: plan_training(config).missing, "127.0.0.2:1"
+    ),  # where nothing listens
     "deployment.threads": InRuns(lambda seen: seen.threads),
     "deployment.engine_process": InPart(first_process, "false", ASYNC),
 }

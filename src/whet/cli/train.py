@@ -143,38 +143,20 @@ def _print_config(config: RunConfig | SftConfig, json_output: bool) -> None:
 
     The output is a config file: everything but the config is a comment.
     """
-    from whet.rl.config import RunConfig
-
     with extra("train", "estimating memory"):
-        from whet.rl import placement, step_time
-        from whet.rl.estimate import estimate, lines
         from whet.rl.monitors.trackers import trackers
-        from whet.rl.preflight import missing, missing_for_fine_tuning, place, rehearse, remarks
-        from whet.rl.sft.estimate import estimate as estimate_fine_tuning
+        from whet.rl.plan import plan_training, rehearse
 
         with redirect_stdout(sys.stderr):  # what environments print is no part of the config
             rehearse(config)
             trackers(config, KNOWN)
-        plan, on_paper = dict[str, Any](), list[str]()
-        if isinstance(config, RunConfig):
-            found = estimate(config)
-            placed, lacking = place(config, found.memory), missing(config)
-            paper = step_time.expected(config)
-            plan = {"on_paper": paper and step_time.as_json(paper)}
-            on_paper = [] if paper is None else step_time.lines(paper, config.sampling.max_tokens)
-        else:
-            found = estimate_fine_tuning(config)
-            placed = placement.placement_of_fine_tuning(config, found.devices, found.memory)
-            lacking = missing_for_fine_tuning(config)
-        noted = remarks(config)
-        plan |= {"placement": placed, "missing": lacking, "notes": noted}
-        more = [*placement.lines(placed), *(f"missing here: {line}" for line in lacking)]
-        more += [*on_paper, *(f"note: {line}" for line in noted)]
+        plan = plan_training(config)
+        found, lines = plan.as_json(), plan.lines()
     if json_output:
-        print_json({**config.model_dump(mode="json", exclude_none=True), "estimate": found, **plan})
+        print_json({**config.model_dump(mode="json", exclude_none=True), **found})
         return
     typer.echo(config.to_toml(), nl=False)
-    typer.echo("\n" + "\n".join(f"# {line}" for line in [*lines(found), *more]))
+    typer.echo("\n" + "\n".join(f"# {line}" for line in lines))
 
 
 # `whet train models` and `configs`: what can be trained, and config files to begin with.

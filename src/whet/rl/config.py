@@ -8,7 +8,7 @@ is in `training_config.py`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -273,12 +273,24 @@ class RunConfig(TrainingConfig):
         ]
 
     @property
+    def engine_location(self) -> Literal["here", "process", "vllm", "cluster"]:
+        """Where the engine computes: in the run's process, in one of its own, in servers, or on a Ray cluster."""
+        if self.deployment.ray_address is not None:
+            return "cluster"
+        if self.engine == "vllm":
+            return "vllm"
+        wanted = self.deployment.engine_process
+        return "process" if (self.asynchronous if wanted == "auto" else wanted) else "here"
+
+    @property
     def engine_process(self) -> bool:
         """Whether the embedded engine runs in a process of its own."""
-        wanted = self.deployment.engine_process
-        if self.engine == "vllm" or self.deployment.ray_address is not None:
-            return False
-        return self.asynchronous if wanted == "auto" else wanted
+        return self.engine_location == "process"
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether sampling and learning take turns in one process, so that a run repeats bit by bit."""
+        return self.engine_location == "here" and not self.asynchronous
 
     def threads(self) -> tuple[int, int]:
         """Torch threads of engine and learner: the same ones in turn, or a part each where both compute at once."""

@@ -74,17 +74,17 @@ class Estimate:
     data: dict[str, int] = field(default_factory=dict)  # of fine-tuning: rows, tokens, ... where it could be read
 
 
-def estimate(config: RunConfig) -> Estimate:
-    """For a config that is about to run. Nothing is downloaded and no weight is read."""
-    config = config.settled()
+def estimate(config: RunConfig, devices: Mapping[str, str]) -> Estimate:
+    """For a settled config that is about to run on these devices. Nothing is downloaded and no weight is read."""
     arch, why = architecture(config.model)
     memory = {} if arch is None else memory_parts(arch, config)
-    found = made_up(config, arch, why, memory, SAME_WORK, steps=config.max_steps)
+    found = made_up(config, devices, arch, why, memory, SAME_WORK, steps=config.max_steps)
     return replace(found, total=_total_in_turn(found)) if config.deployment.colocate else found
 
 
 def made_up(
     config: RunConfig | SftConfig,
+    devices: Mapping[str, str],
     arch: Architecture | None,
     why: str,
     memory: dict[str, int],
@@ -110,7 +110,7 @@ def made_up(
         step_seconds=seconds,
         source=source,
         unknown=unknown,
-        devices=devices(config),
+        devices=dict(devices),
         data=dict(data or {}),
     )
 

@@ -63,23 +63,31 @@ class Placement:
         return tuple(gpu for part in self.parts if part.role == "learner" for gpu in part.gpus)
 
     @property
+    def rank_devices(self) -> list[str]:
+        """What each rank of the learner computes on."""
+        parts = [part for part in self.parts if part.role == "learner"]
+        return [f"cuda:{gpu}" for part in parts for gpu in part.gpus] or [part.device for part in parts]
+
+    @property
     def servers(self) -> tuple[PlacedPart, ...]:
         """vLLM servers that whet starts, in order."""
         return tuple(part for part in self.parts if part.role == "server" and "://" not in part.device)
 
 
 def placement(
-    config: RunConfig, devices: Mapping[str, str], gpus: int, memory: Mapping[str, int] | None = None
+    config: RunConfig | SftConfig, devices: Mapping[str, str], gpus: int, memory: Mapping[str, int] | None = None
 ) -> Placement:
     """Place the parts of a run.
 
     Args:
-        config: the run's.
+        config: the run's. The engine of fine-tuning that evaluates is on the device of the first rank.
         devices: on what `learner` and `sampler` compute, without `auto`, as the estimate says it.
         gpus: how many are here; a config that demands GPUs is placed on as many as it demands.
         memory: bytes by what they are for (`memory_parts`), empty where the model is not known.
     """
     memory = memory or {}
+    if isinstance(config, SftConfig):
+        return Placement(tuple(_parts_of_fine_tuning(config, devices, memory)))
     learning = _gpus_of(devices["learner"], config.ranks)
     learner = "learner" if config.asynchronous else "run"
     parts = _rollouts(config, memory.get("handed over"))
@@ -94,17 +102,13 @@ def placement(
     return Placement(tuple(parts), at_once)
 
 
-def placement_of_fine_tuning(
-    config: SftConfig, devices: Mapping[str, str], memory: Mapping[str, int] | None = None
-) -> Placement:
-    """The same for a run of fine-tuning, whose engine, if it evaluates, is on the device of the first rank."""
-    memory = memory or {}
+def _parts_of_fine_tuning(config: SftConfig, devices: Mapping[str, str], memory: Mapping[str, int]) -> list[PlacedPart]:
     parts = [PlacedPart("rollouts", "run", "cpu", (), "data, records", None)]
     parts += _learners("run", devices["learner"], config.ranks, memory)
     if "sampler" in devices:
         kind, gpus = devices["sampler"].partition(":")[0], _gpus_of(devices["sampler"], 1)
         parts.append(PlacedPart("engine", "run", kind, gpus, SAMPLING, _sampling_bytes(memory, 1)))
-    return Placement(tuple(parts))
+    return parts
 
 
 def embedded_device(config: RunConfig) -> str:
@@ -113,11 +117,6 @@ def embedded_device(config: RunConfig) -> str:
     if not gpus.demanded or device != "auto" or not gpus.infer:
         return device
     return f"cuda:{0 if gpus.colocate else gpus.train}"
-
-
-def rank_devices(device: str, ranks: int) -> list[str]:
-    """Where each rank of a learner computes that is on `device`, without `auto`."""
-    return [f"cuda:{gpu}" for gpu in _gpus_of(device, ranks)] or [device] * ranks
 
 
 def _rollouts(config: RunConfig, handed: int | None) -> list[PlacedPart]:

@@ -12,25 +12,20 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from whet.clients.usage import spending
 from whet.envs.env_group import member_names
 from whet.envs.environment import Environment
 from whet.errors import ConfigError
-from whet.inference.loading import ModelFiles, context_of, load_policy, read_model
-from whet.inference.protocol import Engine, sampling_text
+from whet.inference.loading import context_of, read_model
+from whet.inference.protocol import sampling_text
 from whet.rl.config import RunConfig
 from whet.rl.data.curriculum import Curriculum, Pool
 from whet.rl.data.lengths import Lengths
 from whet.rl.data.reward_shaping import RewardShaper
-from whet.rl.estimate import devices
-from whet.rl.learner.make import make_learner
-from whet.rl.learner.process import ProcessLearner
 from whet.rl.learner.protocol import offloading_learner
-from whet.rl.learner.ranks.ranks_learner import RanksLearner, local_ranks
 from whet.rl.loop.async_source import AsyncSource
 from whet.rl.loop.environment_workers import environment_workers
 from whet.rl.loop.evaluation import HeldOutEvaluation
@@ -42,28 +37,22 @@ from whet.rl.loop.source import Source
 from whet.rl.loop.sync_source import SyncSource
 from whet.rl.loop.training_loop import inline
 from whet.rl.monitors.protocol import Outcome
-from whet.rl.placement import embedded_device, rank_devices
-from whet.rl.preflight import check_models, check_start, load_environments, remarks
-from whet.rl.storage.environments import check_identities, identities_of, write_identities
+from whet.rl.plan import load_environments, plan_training, remarks
+from whet.rl.storage.environments import check_identities, identities_of
 from whet.rl.storage.records import Records
 from whet.rl.storage.starting_point import starting_model
-from whet.rl.storage.weight_directory import weights_directory
+from whet.rl.supervision.backends import Backend, opened_backend
 from whet.rl.supervision.budgets import Budget
 from whet.rl.supervision.ending import Ending
-from whet.rl.supervision.engine_process import EngineProcess
-from whet.rl.supervision.lifecycle import TrainingRun, Watchers, begin, learner_options, settled
+from whet.rl.supervision.lifecycle import TrainingRun, Watchers, begin
 from whet.rl.supervision.watchdog_engine import WatchedEngine
 from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rollouts.workers.pool import CLOSE_S, WorkerPool
-from whet.rollouts.workers.started import LocalProcess
 from whet.system import cancellation
 from whet.system.quiet import Quiet
 
 if TYPE_CHECKING:
     from whet.inference.policy_client import PolicyClient
-    from whet.rl.cluster.run_cluster import ClusterEngines, RunCluster
-    from whet.rl.supervision.lifecycle import AnyLearner
-    from whet.rl.supervision.vllm_engines import VllmEngines
 
 
 def run_training(
@@ -74,95 +63,47 @@ def run_training(
     With `json_output` the terminal is left to the caller; the run directory is the same. Raises `WhetError` for a
     mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
     """
-    check_start(config)
-    config = settled(config, resume=resume)
-    labels = [env.label for env in config.env]
-    directory = begin(config, partial(check_models, config), labels, resume=resume, quiet=json_output)
+    plan = plan_training(config, resume=resume)
+    config = plan.config
+    directory = begin(plan, [env.label for env in config.env], resume=resume, quiet=json_output)
     environments, held_out = load_environments(config)
     identities = identities_of(config.env, config.eval.env)
     if resume:
         check_identities(directory.path, identities)
     watchers = Watchers.of(config, quiet=json_output)
-
-    engine_threads, learner_threads = config.threads()
     model = read_model(starting_model(config.model))
     if config.algorithm.router_replay and model.arch.experts is None:
         raise ConfigError(f"[algorithm] router_replay would have no effect: {config.model} has no experts to record")
     with ExitStack() as stack:
-        scratch = stack.enter_context(weights_directory())
-        sampling: dict[str, Any] = {
-            "dtype": config.inference.dtype,
-            "device": embedded_device(config),
-            "threads": engine_threads,
-            "record_experts": config.algorithm.router_replay,
-            "record_kept": config.algorithm.renormalise_cuts,
-        }
-        servers: VllmEngines | ClusterEngines | None = None
-        cluster: RunCluster | None = None
-        if config.deployment.ray_address is not None:
-            from whet.rl.cluster.run_cluster import ClusterEngines, joined
-
-            cluster = stack.enter_context(joined(config))
-            servers = ClusterEngines(config, cluster, model, scratch, sampling)
-            stack.callback(servers.close)
-        elif config.engine == "vllm":
-            from whet.rl.supervision.vllm_engines import VllmEngines
-
-            servers = VllmEngines(config, model, scratch, directory.path / "logs")
-            stack.callback(servers.close)
-            servers.begin()  # they load the model while this process loads the learner
-        process = EngineProcess(model.path, scratch, **sampling) if config.engine_process else None
-        if process is not None:  # it loads the model while this process loads the learner
-            stack.callback(process.close)
-        learner = _learner(config, model.path, scratch, learner_threads, cluster)
+        backend = stack.enter_context(opened_backend(plan, model, directory.logs))
+        learner = backend.learner()
         stack.callback(learner.close)
         if config.deployment.colocate:  # the engine is first
             offloading_learner(learner).offload()
-        sampler: Engine
-        if servers is not None:
-            sampler = servers.pool
-        else:
-            sampler = _engine_here(model, config, sampling) if process is None else process.engine()
-        apart = (EngineProcess, ProcessLearner, RanksLearner)
-        children = [part.log for part in (process, learner) if isinstance(part, apart)]
-        monitor = stack.enter_context(watchers.of_run(directory, config, resume=resume, children=children))
-        if servers is not None:
-            servers.move_logs()
-        write_identities(directory.path, identities)
-        evaluated = held_out or [(env.name, env.env) for env in environments]
+        sampler = backend.engine()
+        watching = watchers.of_run(directory, config, identities, learner, backend.log, resume=resume)
+        monitor = stack.enter_context(watching)
+        backend.move_logs()
         monitor.watch(lambda: sampling_text(sampler))
-        watchdog = Watchdog(config.watchdog)
-        lengths = Lengths()
+        watchdog, lengths = Watchdog(config.watchdog), Lengths()
         engine = WatchedEngine(sampler, watchdog, lengths)
         from whet.inference.policy_client import PolicyClient
 
-        context = model.arch.max_context if servers is None else servers.max_context
-        client = PolicyClient(engine, model.renderer, max_context=context)
         spent = stack.enter_context(spending())
-        ending = Ending(Budget(config.budget), config.early_stop, lambda: engine.tokens, spent, monitor.note)
-        parts = (config, directory, learner, monitor, watchdog, ending, config.max_steps)
-        return ReinforcementRun(*parts, environments, evaluated, client, lengths, servers, cluster).execute(step)
-
-
-def _learner(config: RunConfig, model: Path, scratch: Path, threads: int, cluster: RunCluster | None) -> AnyLearner:
-    """In ranks, in a process of its own, or in this one; it publishes weights packed, or as a checkpoint."""
-    options = learner_options(
-        config,
-        scratch,
-        threads=max(1, threads // config.ranks),
-        max_steps=config.max_steps,
-        publish_dtype=config.inference.dtype,
-    )
-    options["publish_format"] = "packed" if config.engine == "embedded" else "checkpoint"
-    options["reference"] = config.algorithm.reference if config.algorithm.kl_coef else None
-    if config.ranks > 1 and cluster is not None:
-        return cluster.ranks(config)(model, **options)
-    if config.ranks > 1:
-        on = rank_devices(devices(config)["learner"], config.ranks)
-        return local_ranks(on, scratch, timeout_s=config.learner.rank_timeout_seconds)(model, **options)
-    make = ProcessLearner if config.asynchronous else make_learner
-    alone = config.asynchronous and threads == 1  # several threads are better used in each product
-    return make(model, **options, reference_thread=alone)
+        return ReinforcementRun(
+            config=config,
+            directory=directory,
+            learner=learner,
+            monitor=monitor,
+            watchdog=watchdog,
+            ending=Ending(Budget(config.budget), config.early_stop, lambda: engine.tokens, spent, monitor.note),
+            last_step=config.max_steps,
+            environments=environments,
+            held_out=held_out or [(env.name, env.env) for env in environments],
+            client=PolicyClient(engine, model.renderer, max_context=backend.max_context),
+            lengths=lengths,
+            backend=backend,
+        ).execute(step)
 
 
 @dataclass(slots=True)
@@ -177,10 +118,9 @@ class ReinforcementRun(TrainingRun):
     held_out: list[tuple[str, Environment]]
     client: PolicyClient
     lengths: Lengths
-    servers: VllmEngines | ClusterEngines | None = None
+    backend: Backend
     source: Source = field(init=False)
     shaper: RewardShaper = field(init=False)
-    cluster: RunCluster | None = None
     workers: WorkerPool | None = None
 
     def _restore(self, step: int, state: dict[str, Any]) -> None:
@@ -211,24 +151,24 @@ class ReinforcementRun(TrainingRun):
         )
 
     async def _publish(self, step: int, *, again: bool) -> None:
-        if self.cluster is not None:
-            self.cluster.head.on_gone = self.watchdog.give_up
+        self.backend.when_lost(self.watchdog.give_up)
         if self.workers is not None and not again:
             await self.workers.__aenter__()
             quiet = Quiet.here()
-            if quiet is not None and _takes_turns(self.config):
+            if quiet is not None and self.config.repeatable:
                 quiet.outside = self.workers.at_work
-        if self.servers is not None and not again:
-            self.monitor.note(f"waiting for {self.servers.describe()}")
-            await self.servers.pool.start()
-            if (most := self.servers.max_context) < self.client.max_context:
+        pool = self.backend.pool
+        if pool is not None and not again:
+            self.monitor.note(f"waiting for {self.backend.describe()}")
+            await pool.start()
+            if (most := self.backend.max_context) < self.client.max_context:
                 self.monitor.note(
                     f"sequences have {most} tokens at most, where the model's context is {self.client.max_context}: "
                     "a server of base_url was started with that --max-model-len; a larger one leaves answers more room"
                 )
                 self.client.max_context = most
         # A server that was started elsewhere may have the weights of another run.
-        if step or again or self.config.lora is not None or self.servers is not None:
+        if step or again or self.config.lora is not None or pool is not None:
             await self.client.engine.load_weights(self.learner.publish())
 
     async def _stop_rollouts(self) -> None:
@@ -276,7 +216,7 @@ class ReinforcementRun(TrainingRun):
             max_concurrent=config.max_concurrent,
             seed=config.seed,
             max_retries=config.max_retries,
-            retry_delay=0.0 if _takes_turns(config) else 1.0,  # a timer would decide what is sampled together
+            retry_delay=0.0 if config.repeatable else 1.0,  # a timer would decide what is sampled together
             watchdog=self.watchdog,
             lengths=self.lengths,
         )
@@ -289,8 +229,8 @@ class ReinforcementRun(TrainingRun):
                 lambda text: self.monitor.note(text),
                 workers=config.workers_per_env,
                 max_concurrent=config.max_concurrent,
-                in_order=_takes_turns(config),
-                start=LocalProcess if self.cluster is None else self.cluster.start_worker,
+                in_order=config.repeatable,
+                start=self.backend.start_worker,
             )
         min_variance, errored = config.buffer.difficulty_threshold, config.buffer.max_errored_groups
         if not config.asynchronous:
@@ -317,22 +257,6 @@ class ReinforcementRun(TrainingRun):
             for env, weight in zip(self.environments, self.config.env_weights, strict=True)
         ]
         return self.config.buffer.make_curriculum(pools, self.config.seed)
-
-
-def _takes_turns(config: RunConfig) -> bool:
-    """Whether sampling and learning take turns in this process, and a run repeats bit by bit."""
-    here = config.engine == "embedded" and config.deployment.ray_address is None
-    return here and not config.asynchronous
-
-
-def _engine_here(model: ModelFiles, config: RunConfig, sampling: Mapping[str, Any]) -> Engine:
-    """The embedded engine in this process; one that takes turns with the learner is independent of timing."""
-    from whet.inference.decoding.settling import when_quiet
-
-    engine: Any = load_policy(model, **sampling).engine
-    if _takes_turns(config):
-        engine.settle = when_quiet
-    return cast(Engine, engine)
 
 
 def _default_limit(config: RunConfig) -> list[str]:

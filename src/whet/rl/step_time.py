@@ -27,6 +27,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -35,7 +36,6 @@ from whet.inference.devices import visible_gpus
 from whet.rl.config import RunConfig
 from whet.rl.estimate import (
     architecture,
-    devices,
     handed_bytes,
     memory_parts,
     optimiser_bytes,
@@ -164,14 +164,13 @@ print(json.dumps(rates))
 """
 
 
-def expected(config: RunConfig) -> StepTime | None:
-    """For a config that is about to run; None where the model's sizes or the rates of its devices are not known.
+def expected(config: RunConfig, devices: Mapping[str, str]) -> StepTime | None:
+    """For a settled config; None where the model's sizes or the rates of its devices are not known.
 
     Where the config asks for GPUs that are not here, they are taken for H100.
     """
-    config = config.settled()
     arch, _ = architecture(config.model)
-    device = devices(config)["learner"]
+    device = devices["learner"]
     rates = cpu_rates(config.threads()[1]) if device == "cpu" else _gpus_here() if device.startswith("cuda") else None
     return None if arch is None or rates is None else step_time(arch, config, rates)
 

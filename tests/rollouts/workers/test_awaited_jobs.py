@@ -19,7 +19,7 @@ import pytest
 from whet.clients.client import Client
 from whet.rl.loop.environment_workers import environment_workers
 from whet.rl.loop.group_runner import TrainingEnv
-from whet.rl.preflight import training_env
+from whet.rl.plan import training_env
 from whet.rl.training_config import TrainingEnvConfig
 from whet.rollouts.jobs import RolloutJob, RolloutRecipe
 from whet.rollouts.limits import SharedLimit

@@ -1,4 +1,4 @@
-"""`RunCluster`: a run's connection to its Ray cluster, what it has reserved there, and its engines.
+"""`ClusterBackend`: a run's connection to its Ray cluster, what it has reserved there, and its engines.
 
 The run itself is the driver. Ray ends everything that it has started when the driver ends, however that happens.
 """
@@ -11,11 +11,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from whet.errors import ConfigError
 from whet.inference.loading import ModelFiles
@@ -32,9 +32,13 @@ from whet.rl.cluster.shipped_modules import local_sources
 from whet.rl.cluster.weight_store import NodeAgent, WeightStore
 from whet.rl.config import RunConfig
 from whet.rl.learner.ranks.ranks_learner import RanksLearner
-from whet.rl.placement import PlacedPart, Placement
-from whet.rl.preflight import place
+from whet.rl.placement import PlacedPart
+from whet.rl.plan import TrainingPlan
 from whet.rl.storage.starting_point import starting_model
+from whet.rl.supervision.backends import Backend
+
+if TYPE_CHECKING:
+    from whet.rl.supervision.backends import AnyLearner
 
 _log = logging.getLogger(__name__)
 CONNECTED_WITHIN_S = 120.0
@@ -52,16 +56,74 @@ class Reserved(NamedTuple):
     bundle: ClusterBundle
 
 
-class RunCluster:
-    """See `joined`, which makes it."""
+class ClusterBackend(Backend):
+    """Engines, ranks of the learner and workers of environments in actors; the run's connection lasts as long."""
 
-    def __init__(self, reserved: Mapping[str, Reserved], here: str, placed: Placement, head: HeadWatch) -> None:
-        """`reserved` has each part that is in an actor, by name; `here` is the address of this node."""
-        self.head = head
-        self._reserved, self._here = reserved, here
-        self._workers = [part.process for part in placed.parts if part.role == "environment"]
+    pool: ClusterPool
 
-    def place(self, part: str) -> dict[str, Any]:
+    def __init__(self, plan: TrainingPlan[RunConfig], model: ModelFiles, scratch: Path, logs: Path) -> None:
+        super().__init__(plan, model, scratch, logs)
+        self._stack, self._members = ExitStack(), list[ClusterMember]()
+        self.store = WeightStore(scratch, node_agent)
+
+    def begin(self) -> None:
+        """Reserve all that the run needs. Raises `ConfigError` where there is no room, or Ray refuses."""
+        import ray
+
+        config, placed = self.plan.config, self.plan.placement
+        assert config.deployment.ray_address is not None
+        self._head = self._stack.enter_context(begun_ray(config.deployment.ray_address))
+        self._here = ray.util.get_node_ip_address()
+        self._reserved = _reserved(bundles(config, placed, self._here))
+        hosted: Callable[[str, PlacedPart], HostedEngine] = (
+            partial(_vllm, config, self.max_context)
+            if config.engine == "vllm"
+            else partial(_embedded, config, self.sampling())
+        )
+        parts = [*(part for part in placed.parts if part.role == "engine"), *placed.servers]
+        self._members += [
+            ClusterMember(hosted(str(number), part), partial(self._place, part.process), self.store)
+            for number, part in enumerate(parts, 1)
+        ]
+        inference = config.inference
+        restarts = RestartPolicy(max_restarts=inference.max_restarts)
+        self.pool = ClusterPool(self._members, min_healthy=inference.min_healthy, restarts=restarts, store=self.store)
+
+    def learner_class(self) -> Callable[..., AnyLearner]:
+        config = self.plan.config
+        if config.ranks == 1:
+            return super().learner_class()
+        devices = [part.device for part in self.plan.placement.parts if part.role == "learner"]
+        shared = next(folder for folder in config.directory.absolute().parents if folder.is_dir())
+        sources = local_sources(config.algorithm.loss)
+        group = RayRankGroup(_model(config), devices, lambda rank: self._place(f"{RANK}{rank}"), shared, sources)
+        return partial(RanksLearner, group, timeout_s=config.learner.rank_timeout_seconds)
+
+    def engine(self) -> EnginePool:
+        return self.pool
+
+    @property
+    def max_context(self) -> int:
+        return min(self.model.arch.max_context, self.plan.config.inference.max_model_len or self.model.arch.max_context)
+
+    def start_worker(self, number: int) -> RemoteWorker:
+        workers = [part.process for part in self.plan.placement.parts if part.role == "environment"]
+        return RemoteWorker(number, self._here, self._place(workers[number]))
+
+    def when_lost(self, give_up: Callable[[str], object]) -> None:
+        self._head.on_gone = give_up
+
+    def describe(self) -> str:
+        number = len(self._members)
+        return f"{number} engine{'' if number == 1 else 's'} on the cluster to answer"
+
+    def close(self) -> None:
+        for member in self._members:
+            member.close()
+        self.store.close()
+        self._stack.close()  # Ray releases what is reserved with this process's connection
+
+    def _place(self, part: str) -> dict[str, Any]:
         """Options of the actor that is this part of the run."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -69,44 +131,24 @@ class RunCluster:
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
         return {"num_cpus": bundle.cpus, "num_gpus": bundle.gpus, "scheduling_strategy": strategy}
 
-    def start_worker(self, number: int) -> RemoteWorker:
-        """Begin to start the worker for environments with this number; a `Starter`."""
-        return RemoteWorker(number, self._here, self.place(self._workers[number]))
 
-    def ranks(self, config: RunConfig) -> Callable[..., RanksLearner]:
-        """Makes the learner in ranks, as `local_ranks` does."""
-        devices = [part.device for part in place(config).parts if part.role == "learner"]
-        shared = next(folder for folder in config.directory.absolute().parents if folder.is_dir())
-        sources = local_sources(config.algorithm.loss)
-        group = RayRankGroup(_model(config), devices, lambda rank: self.place(f"{RANK}{rank}"), shared, sources)
-        return partial(RanksLearner, group, timeout_s=config.learner.rank_timeout_seconds)
-
-
-@contextmanager
-def joined(config: RunConfig) -> Iterator[RunCluster]:
-    """The cluster of `[deployment] ray_address`, with all that the run needs reserved; released when the block ends.
-
-    Raises `ConfigError` where there is no room, or Ray refuses. `preflight` has looked at the cluster before.
-    """
+def _reserved(wanted: Sequence[ClusterBundle]) -> dict[str, Reserved]:
+    """What Ray has reserved for each part that is in an actor, by name."""
     import ray
 
-    assert config.deployment.ray_address is not None
-    with begun_ray(config.deployment.ray_address) as head:
-        placed, here = place(config), ray.util.get_node_ip_address()
-        wanted = bundles(config, placed, here)
-        reserved: dict[str, Reserved] = {}
-        for together in apart(wanted):
-            group = ray.util.placement_group([bundle.resources() for bundle in together], strategy="PACK")
-            reserved |= {bundle.part: Reserved(group, number, bundle) for number, bundle in enumerate(together)}
-        deadline = time.monotonic() + PLACED_WITHIN_S
-        for group, _, _ in reserved.values():
-            if not group.wait(timeout_seconds=max(0.0, deadline - time.monotonic())):
-                raise ConfigError(
-                    f"the cluster has not reserved what the run needs within {PLACED_WITHIN_S:g} s ("
-                    f"{'; '.join(f'{bundle.part}: {bundle.describe()}' for bundle in wanted)}): others may have it. "
-                    "See `ray status`, and whet cluster check."
-                )
-        yield RunCluster(reserved, here, placed, head)  # Ray releases it with this process's connection
+    reserved: dict[str, Reserved] = {}
+    for together in apart(wanted):
+        group = ray.util.placement_group([bundle.resources() for bundle in together], strategy="PACK")
+        reserved |= {bundle.part: Reserved(group, number, bundle) for number, bundle in enumerate(together)}
+    deadline = time.monotonic() + PLACED_WITHIN_S
+    for group, _, _ in reserved.values():
+        if not group.wait(timeout_seconds=max(0.0, deadline - time.monotonic())):
+            raise ConfigError(
+                f"the cluster has not reserved what the run needs within {PLACED_WITHIN_S:g} s ("
+                f"{'; '.join(f'{bundle.part}: {bundle.describe()}' for bundle in wanted)}): others may have it. "
+                "See `ray status`, and whet cluster check."
+            )
+    return reserved
 
 
 @contextmanager
@@ -178,44 +220,6 @@ def _log_of_ray(data: Mapping[str, Any], **_: Any) -> None:
     """In the place of what prints Ray's messages: the first line of each goes to the log of the run."""
     for text in data.get("lines", ()):
         _log.info("Ray: %s", str(text).partition("\n")[0][:300])
-
-
-class ClusterEngines:
-    """The engines of a run in actors, as one; see `VllmEngines`."""
-
-    def __init__(
-        self, config: RunConfig, cluster: RunCluster, model: ModelFiles, scratch: Path, sampling: Mapping[str, Any]
-    ) -> None:
-        """`scratch` is where the learner publishes; `sampling` are options of the embedded engine."""
-        inference = config.inference
-        self.max_context = min(model.arch.max_context, inference.max_model_len or model.arch.max_context)
-        self.store = WeightStore(scratch, node_agent)
-        placed = place(config)
-        parts = [*(part for part in placed.parts if part.role == "engine"), *placed.servers]
-        hosted: Callable[[str, PlacedPart], HostedEngine] = (
-            partial(_vllm, config, self.max_context)
-            if config.engine == "vllm"
-            else partial(_embedded, config, dict(sampling))
-        )
-        self._members = [
-            ClusterMember(hosted(str(number), part), partial(cluster.place, part.process), self.store)
-            for number, part in enumerate(parts, 1)
-        ]
-        restarts = RestartPolicy(max_restarts=inference.max_restarts)
-        self.pool = ClusterPool(self._members, min_healthy=inference.min_healthy, restarts=restarts, store=self.store)
-
-    def close(self) -> None:
-        for member in self._members:
-            member.close()
-        self.store.close()
-
-    def move_logs(self) -> None:
-        """What engines print stays on their nodes, in Ray's logs and in whet's cache."""
-
-    def describe(self) -> str:
-        """What is waited for while they start."""
-        number = len(self._members)
-        return f"{number} engine{'' if number == 1 else 's'} on the cluster to answer"
 
 
 class ClusterPool(EnginePool):

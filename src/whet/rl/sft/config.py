@@ -191,6 +191,16 @@ class SftConfig(TrainingConfig):
             raise ValueError("early_stop.environment would have no effect: validation/loss is of no environment")
 
     @property
+    def paths(self) -> list[Path]:
+        """Files and directories that rows are read from."""
+        return [section.path for section in (self.data, self.validation) if section and section.path is not None]
+
+    @property
+    def sampler(self) -> InferenceConfig:
+        """The engine of evaluations, with a dtype for `auto`."""
+        return (self.inference or InferenceConfig()).settled(None)
+
+    @property
     def epochs(self) -> int:
         """How often every row is trained, where that says when to stop."""
         return self.num_epochs or 1

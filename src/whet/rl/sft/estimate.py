@@ -7,10 +7,11 @@ config allows is counted with. By the parts of `whet.rl.estimate`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from whet.inference.architecture import Architecture
 from whet.inference.loading import read_model
 from whet.rl.estimate import Estimate, architecture, learner_parts, made_up, merging_parts, sampler_parts
-from whet.rl.inference_config import InferenceConfig
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import SftData, load_data
 
@@ -18,12 +19,11 @@ SAME_WORK = ("batch_size", "batch_tokens", "data", "lora", "learner", "optimizer
 """Keys that must be equal for the steps of one run to say how long those of another take."""
 
 
-def estimate(config: SftConfig) -> Estimate:
-    """For a config that is about to run. Nothing is downloaded and no weight is read.
+def estimate(config: SftConfig, devices: Mapping[str, str]) -> Estimate:
+    """For a settled config that is about to run. Nothing is downloaded and no weight is read.
 
     Raises what reading the data raises.
     """
-    config = config.settled()
     arch, why = architecture(config.model)
     data, unknown = None, []
     if config.data.path is None:
@@ -34,6 +34,7 @@ def estimate(config: SftConfig) -> Estimate:
         data = load_data(config, read_model(config.model).renderer, context=arch.max_context)
     return made_up(
         config,
+        devices,
         arch,
         why,
         {} if arch is None else memory_parts(arch, config, data),
@@ -66,6 +67,5 @@ def memory_parts(arch: Architecture, config: SftConfig, data: SftData | None) ->
     ways = 2 if config.eval.greedy else 1
     rollouts = len(config.eval.env) * ways * config.eval.num_examples * config.eval.rollouts_per_example
     held = min(config.max_concurrent, rollouts) * config.eval_sampling().max_tokens
-    inference = (config.inference or InferenceConfig()).settled(None)
-    merging = {} if config.lora is None else merging_parts(arch, config, inference)
-    return sampler_parts(arch, inference, config.lora, tokens=held) | merging | parts
+    merging = {} if config.lora is None else merging_parts(arch, config, config.sampler)
+    return sampler_parts(arch, config.sampler, config.lora, tokens=held) | merging | parts

@@ -6,7 +6,7 @@ that are missing before torch is imported. How a run begins and ends is in `supe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,33 +16,27 @@ from whet.clients.usage import Spending
 from whet.envs.environment import Environment
 from whet.errors import RunError
 from whet.inference.loading import load_policy, read_model
-from whet.rl.estimate import devices
-from whet.rl.inference_config import InferenceConfig
-from whet.rl.learner.make import make_learner
-from whet.rl.learner.ranks.ranks_learner import RanksLearner, local_ranks
 from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.training_loop import Evaluate
 from whet.rl.monitors.protocol import EvalReport, Outcome
-from whet.rl.placement import rank_devices
-from whet.rl.preflight import check_devices, check_start, load_held_out, remarks
+from whet.rl.plan import load_environments, plan_training, remarks
 from whet.rl.sft.batches import Batches
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import SftData, load_data
 from whet.rl.sft.loop import SftLoop
-from whet.rl.sft.sources import check_path
-from whet.rl.storage.environments import identities_of, write_identities
+from whet.rl.storage.environments import identities_of
 from whet.rl.storage.records import Records
-from whet.rl.storage.starting_point import check_starting_point, starting_model
+from whet.rl.storage.starting_point import starting_model
 from whet.rl.storage.weight_directory import weights_directory
+from whet.rl.supervision.backends import build_learner, learner_class
 from whet.rl.supervision.budgets import Budget
 from whet.rl.supervision.ending import Ending
-from whet.rl.supervision.lifecycle import TrainingRun, Watchers, begin, learner_options, settled
+from whet.rl.supervision.lifecycle import TrainingRun, Watchers, begin
 from whet.rl.supervision.watchdog_engine import WatchedEngine
 from whet.rl.supervision.watchdog_thread import Watchdog
 
 if TYPE_CHECKING:
     from whet.inference.policy_client import PolicyClient
-    from whet.rl.supervision.lifecycle import AnyLearner
 
 
 def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None, json_output: bool = False) -> Outcome:
@@ -51,20 +45,12 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
     With `json_output` the terminal is left to the caller; the run directory is the same. Raises `WhetError` for a
     mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
     """
-    check_start(config)
-    config = settled(config, resume=resume)
-    paths = [section.path for section in (config.data, config.validation) if section and section.path is not None]
-
-    def check() -> None:
-        check_devices(config)
-        check_starting_point(config.model, config.lora)
-        for path in paths:
-            check_path(path)
-
-    loaded = [*map(str, paths)] or [str(config.data.dataset)]
-    directory = begin(config, check, loaded, resume=resume, quiet=json_output)
-    held_out_sections = () if config.eval is None else config.eval.env
-    held_out = load_held_out(held_out_sections)
+    plan = plan_training(config, resume=resume)
+    config = plan.config
+    loaded = [*map(str, config.paths)] or [str(config.data.dataset)]
+    directory = begin(plan, loaded, resume=resume, quiet=json_output)
+    _, held_out = load_environments(config)
+    identities = identities_of((), () if config.eval is None else config.eval.env)
     watchers = Watchers.of(config, quiet=json_output)
     model = read_model(starting_model(config.model))
     data = load_data(config, model.renderer, context=model.arch.max_context)
@@ -73,32 +59,33 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
 
     with ExitStack() as stack:
         scratch = stack.enter_context(weights_directory())
-        threads = config.deployment.torch_threads()
-        inference = (config.inference or InferenceConfig()).settled(None)
-        dtype = inference.dtype
+        threads, dtype = config.deployment.torch_threads(), config.sampler.dtype
         watchdog = Watchdog(config.watchdog)
         client = None
         if held_out:
             from whet.inference.policy_client import PolicyClient
 
-            policy = load_policy(model, dtype=dtype, device=inference.device, threads=threads)
+            policy = load_policy(model, dtype=dtype, device=config.sampler.device, threads=threads)
             engine = WatchedEngine(policy.engine, watchdog)
             client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
-        of_rank = max(1, threads // config.ranks)
-        options = learner_options(config, scratch, threads=of_rank, max_steps=last_step, publish_dtype=dtype)
-        make: Callable[..., AnyLearner] = make_learner
-        if config.ranks > 1:
-            on = rank_devices(devices(config)["learner"], config.ranks)
-            make = local_ranks(on, scratch, timeout_s=config.learner.rank_timeout_seconds)
-        learner = make(model.path, **options)
+        make = learner_class(plan, scratch)
+        learner = build_learner(plan, model.path, scratch, make=make, threads=threads, last_step=last_step, dtype=dtype)
         stack.callback(learner.close)
-        children = [learner.log] if isinstance(learner, RanksLearner) else []
-        monitor = stack.enter_context(watchers.of_run(directory, config, resume=resume, children=children))
-        write_identities(directory.path, identities_of((), held_out_sections))
+        monitor = stack.enter_context(watchers.of_run(directory, config, identities, learner, resume=resume))
         budget = Budget(config.budget, counted="trained")
-        ending = Ending(budget, config.early_stop, lambda: batches.tokens_taken, Spending(), monitor.note)
-        parts = (config, directory, learner, monitor, watchdog, ending, last_step)
-        return _SftRun(*parts, data, batches, held_out, client).execute(step)
+        return _SftRun(
+            config=config,
+            directory=directory,
+            learner=learner,
+            monitor=monitor,
+            watchdog=watchdog,
+            ending=Ending(budget, config.early_stop, lambda: batches.tokens_taken, Spending(), monitor.note),
+            last_step=last_step,
+            data=data,
+            batches=batches,
+            held_out=held_out,
+            client=client,
+        ).execute(step)
 
 
 @dataclass(slots=True)

@@ -11,15 +11,14 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import active_children
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from whet.config import read_toml
 from whet.errors import LearnerLostError, TrainingError
 from whet.rl.learner.process import ProcessLearner
 from whet.rl.learner.ranks.ranks_learner import RanksLearner
@@ -28,12 +27,13 @@ from whet.rl.monitors import Monitor, announce, console_and_others
 from whet.rl.monitors.log import run_log
 from whet.rl.monitors.protocol import Outcome, RunPlan
 from whet.rl.monitors.trackers import trackers
+from whet.rl.plan import TrainingPlan, check_inputs
 from whet.rl.report import write_report
 from whet.rl.sft.config import VALIDATION_LOSS
 from whet.rl.storage.checkpoints import checkpoints_in
+from whet.rl.storage.environments import Identities, write_identities
 from whet.rl.storage.records import Records
 from whet.rl.storage.run_directory import RunDirectory
-from whet.rl.storage.starting_point import starting_adapter
 from whet.rl.storage.status import Status
 from whet.rl.supervision.child_log import ForwardedLog
 from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped
@@ -50,29 +50,20 @@ from whet.system.redaction import KNOWN, Redactor
 from whet.system.signals import on_stopping_signals
 
 if TYPE_CHECKING:
-    from whet.rl.learner.torch_learner import TorchLearner
-
-    AnyLearner = TorchLearner | ProcessLearner | RanksLearner
-ConfigT = TypeVar("ConfigT", bound=TrainingConfig)
+    from whet.rl.supervision.backends import AnyLearner
 
 
-def settled(config: ConfigT, *, resume: bool) -> ConfigT:
-    """The config with a dtype for each `auto`: by device, or (resumed) as the run began."""
-    saved = RunDirectory(config.directory).config
-    return config.settled(read_toml(saved) if resume and saved.is_file() else None)
-
-
-def begin(
-    config: TrainingConfig, check: Callable[[], None], loaded: Sequence[str], *, resume: bool, quiet: bool
-) -> RunDirectory:
+def begin(plan: TrainingPlan[Any], loaded: Sequence[str], *, resume: bool, quiet: bool) -> RunDirectory:
     """The checks that need no model, then the first line of the run, which names the model and what is `loaded`.
 
-    Raises `WhetError` for a directory that cannot be used, and what `check` raises.
+    Raises `WhetError` for what is missing, a directory that cannot be used, and a wrong model or file of data.
     """
+    plan.check()
+    config = plan.config
     load_env_files(config.env_file)
     directory = RunDirectory(config.directory)
     directory.check(config, resume=resume)
-    check()
+    check_inputs(config)
     announce(config.name, config.model, loaded, quiet=quiet)
     return directory
 
@@ -92,32 +83,30 @@ class Watchers:
 
     @contextmanager
     def of_run(
-        self, directory: RunDirectory, config: TrainingConfig, *, resume: bool, children: Sequence[ForwardedLog] = ()
+        self,
+        directory: RunDirectory,
+        config: TrainingConfig,
+        identities: Identities,
+        learner: AnyLearner,
+        engine: ForwardedLog | None = None,
+        *,
+        resume: bool,
     ) -> Iterator[Monitor]:
-        """Open and lock the run's directory, and begin to watch; until the block ends."""
+        """Open and lock the run's directory, record what the run is, and begin to watch; until the block ends.
+
+        What a learner or an `engine` in a process of its own logs is in the log of the run.
+        """
+        children = [] if engine is None else [engine]
+        if isinstance(learner, ProcessLearner | RanksLearner):
+            children.append(learner.log)
         directory.open(config, resume=resume)
         try:
+            write_identities(directory.path, identities)
             with run_log(directory.logs, self.redactor, children) as log:
                 others = [log, *self.tracking]
                 yield console_and_others(quiet=self.quiet, status=Status(directory.status), others=others)
         finally:
             directory.close()
-
-
-def learner_options(
-    config: TrainingConfig, scratch: Path, *, threads: int, max_steps: int, publish_dtype: str
-) -> dict[str, Any]:
-    """The options of `make_learner` that both kinds of training have; weights are published to `scratch`."""
-    return {
-        "optimizer": config.optimizer,
-        "lora": starting_adapter(config.lora),
-        "max_steps": max_steps,
-        "seed": config.seed,
-        "threads": threads,
-        "publish_directory": scratch,
-        "publish_dtype": publish_dtype,
-        "computation": config.learner,
-    }
 
 
 @dataclass(slots=True)

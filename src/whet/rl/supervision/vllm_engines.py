@@ -20,20 +20,19 @@ from whet.inference.vllm.interpreter import find_vllm
 from whet.inference.vllm.members import RunningMember, ServerOptions, VllmMember
 from whet.rl.config import RunConfig
 from whet.rl.placement import PlacedPart
-from whet.rl.preflight import place
+from whet.rl.plan import TrainingPlan
+from whet.rl.supervision.backends import Backend
 from whet.runs.process import began
 
 
-class VllmEngines:
-    """Made before the run begins; `begin` starts servers, `start` waits until all answer.
+class VllmBackend(Backend):
+    """`begin` starts servers, the pool's `start` waits until all answer. `close` ends them, whatever they do."""
 
-    `close` ends them, whatever they do.
-    """
+    pool: EnginePool
 
-    def __init__(self, config: RunConfig, model: ModelFiles, scratch: Path, logs: Path) -> None:
-        """`scratch` is private and short of name; what the servers print goes to `logs`."""
-        inference = config.inference
-        self._logs = logs
+    def __init__(self, plan: TrainingPlan[RunConfig], model: ModelFiles, scratch: Path, logs: Path) -> None:
+        super().__init__(plan, model, scratch, logs)
+        config, inference = plan.config, plan.config.inference
         self._early = list[tuple[VllmMember, Path]]()  # with where they print before there is a directory for it
         self._max_context = min(model.arch.max_context, inference.max_model_len or model.arch.max_context)
         self._members: Sequence[VllmMember | RunningMember]
@@ -44,8 +43,7 @@ class VllmEngines:
             ]
         else:
             python = find_vllm(inference.python).path
-            placed = place(config)
-            learning = {gpu for part in placed.parts if part.role == "learner" for gpu in part.gpus}
+            placed = plan.placement
             self._members = own = [
                 VllmMember(
                     str(number),
@@ -60,7 +58,7 @@ class VllmEngines:
             self._early = [
                 (member, _early_log(logs.parent, str(os.getpid()), member.name))
                 for member, part in zip(own, placed.servers, strict=True)
-                if not learning.intersection(part.gpus)
+                if not set(placed.learning).intersection(part.gpus)
             ]
         restarts = RestartPolicy(max_restarts=inference.max_restarts)
         self.pool = EnginePool(self._members, min_healthy=inference.min_healthy, restarts=restarts)
@@ -71,14 +69,16 @@ class VllmEngines:
         running = [member.max_context for member in self._members if isinstance(member, RunningMember)]
         return min([self._max_context, *running])
 
+    def engine(self) -> EnginePool:
+        return self.pool
+
     def begin(self) -> None:
         """Start the servers that do not have to wait for the learner. Raises `EngineError`."""
-        _remove_early_logs(self._logs.parent)
+        _remove_early_logs(self.logs.parent)
         for member, log in self._early:
             member.begin(log)
 
     def move_logs(self) -> None:
-        """The run has its directory now: what the servers print goes there."""
         for member, _ in self._early:
             member.move_log()
 
@@ -89,9 +89,8 @@ class VllmEngines:
             log.unlink(missing_ok=True)
 
     def describe(self) -> str:
-        """What is waited for while they start."""
         number = len(self._members)
-        where = f"; what is printed goes to {self._logs}" if self._early else ""
+        where = f"; what is printed goes to {self.logs}" if self._early else ""
         return f"{number} vLLM server{'' if number == 1 else 's'} to answer{where}"
 
 

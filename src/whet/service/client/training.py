@@ -104,7 +104,7 @@ def _without_devices(config: RunConfig | SftConfig) -> RunConfig | SftConfig:
 
 
 def _rehearse(config: RunConfig | SftConfig, notes: list[str]) -> None:
-    from whet.rl.preflight import rehearse
+    from whet.rl.plan import rehearse
 
     def present(environments: Sequence[TrainingEnvConfig]) -> tuple[TrainingEnvConfig, ...]:
         return tuple(env for env in environments if is_here(env.id, notes))
@@ -124,17 +124,15 @@ def _rehearse(config: RunConfig | SftConfig, notes: list[str]) -> None:
 def _needs(
     config: RunConfig | SftConfig, on_cpu: RunConfig | SftConfig, service: ServiceAnswer, notes: list[str]
 ) -> dict[str, float]:
-    from whet.rl.estimate import PROCESSES, estimate
-    from whet.rl.sft.estimate import estimate as estimate_fine_tuning
+    from whet.rl.estimate import PROCESSES
+    from whet.rl.plan import plan_training
 
-    found = estimate(on_cpu) if isinstance(on_cpu, RunConfig) else estimate_fine_tuning(on_cpu)
+    found = plan_training(on_cpu).estimate
     if not found.memory:
         notes.append(f"memory: {config.model} is not on this machine, so it is not known; say it with --memory")
     devices = [config.learner.device, *([] if config.inference is None else [config.inference.device])]
     if isinstance(config, RunConfig) and _demands_gpus(config):
-        from whet.rl.preflight import place
-
-        devices = [f"cuda:{place(config).gpus - 1}"]
+        devices = [f"cuda:{plan_training(config).placement.gpus - 1}"]
     processes = 1
     if isinstance(config, RunConfig):
         processes += config.gpus.servers if config.engine == "vllm" else config.engine_process

@@ -1,4 +1,6 @@
-"""What is checked before a run begins, by the run and by `--dry-run`.
+"""`TrainingPlan`: what a run does on this machine, known before anything is loaded or written.
+
+    plan_training(config) ─▶ plan ─▶ printed by --dry-run, or checked, followed and recorded by the run
 
 No weight is read, and torch is imported only where a driver of GPUs is.
 """
@@ -8,9 +10,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import cast
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar, cast
 
 from whet.calls import call_all
+from whet.config import read_toml
 from whet.envs.answers import check_answers
 from whet.envs.env_group import held_out_rows
 from whet.envs.environment import Environment
@@ -19,13 +24,19 @@ from whet.errors import ConfigError, DatasetError, EngineError, ModelLoadError
 from whet.inference.devices import check_device, visible_gpus, why_missing
 from whet.inference.loading import context_of, over_context
 from whet.inference.vllm.interpreter import find_vllm
+from whet.rl import step_time
 from whet.rl.algorithms import check_imported
 from whet.rl.config import RunConfig
 from whet.rl.deployment_config import GPU_COUNTS
-from whet.rl.estimate import devices
+from whet.rl.estimate import Estimate, devices, estimate
+from whet.rl.estimate import lines as estimate_lines
 from whet.rl.loop.group_runner import TrainingEnv
-from whet.rl.placement import Placement, placement, placement_of_fine_tuning
+from whet.rl.placement import Placement, placement
+from whet.rl.placement import lines as placement_lines
 from whet.rl.sft.config import SftConfig
+from whet.rl.sft.sources import check_path
+from whet.rl.step_time import StepTime
+from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.storage.starting_point import check_starting_point
 from whet.rl.training_config import TrainingEnvConfig
 from whet.system import cancellation
@@ -33,12 +44,103 @@ from whet.system.env_files import load_env_files
 from whet.types import RolloutInput
 
 HeldOut = list[tuple[str, Environment]]
+ConfigT = TypeVar("ConfigT", bound=RunConfig | SftConfig)
 
 
-def check_devices(config: RunConfig | SftConfig) -> None:
+@dataclass(frozen=True)
+class TrainingPlan(Generic[ConfigT]):
+    """What a run does on this machine; each part is found when it is first read, and once."""
+
+    config: ConfigT
+    """With a dtype for each `auto`."""
+    devices: Mapping[str, str]
+    """What learner and sampler compute on, without `auto`."""
+    gpus: int
+    """How many are here."""
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Where each part of the run computes."""
+        return placement(self.config, self.devices, self.gpus)
+
+    @cached_property
+    def sized_placement(self) -> Placement:
+        """The same, with what each part holds there."""
+        return placement(self.config, self.devices, self.gpus, self.estimate.memory)
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """Memory, and the time of a step where it is known. Of fine-tuning, the data is read."""
+        if isinstance(self.config, RunConfig):
+            return estimate(self.config, self.devices)
+        from whet.rl.sft.estimate import estimate as estimate_fine_tuning
+
+        return estimate_fine_tuning(self.config, self.devices)
+
+    @cached_property
+    def on_paper(self) -> StepTime | None:
+        """What a step takes by the rates of the devices; None where they are not known, and for fine-tuning."""
+        return step_time.expected(self.config, self.devices) if isinstance(self.config, RunConfig) else None
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """What the run needs and this machine or its cluster lacks, a line each."""
+        if isinstance(self.config, RunConfig):
+            return tuple(_missing(self.config, self))
+        return tuple(_missing_for_fine_tuning(self))
+
+    def lines(self) -> list[str]:
+        """For people."""
+        found = [*estimate_lines(self.estimate), *placement_lines(self.sized_placement)]
+        found += [f"missing here: {line}" for line in self.missing]
+        if self.on_paper is not None and isinstance(self.config, RunConfig):
+            found += step_time.lines(self.on_paper, self.config.sampling.max_tokens)
+        return [*found, *(f"note: {line}" for line in remarks(self.config))]
+
+    def as_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        paper = {"on_paper": self.on_paper and step_time.as_json(self.on_paper)}
+        return {
+            "estimate": self.estimate,
+            **(paper if isinstance(self.config, RunConfig) else {}),
+            "placement": self.sized_placement,
+            "missing": self.missing,
+            "notes": remarks(self.config),
+        }
+
+    def check(self) -> None:
+        """Raise `ConfigError` where something is missing. A dry run prints it: it may be for another machine."""
+        if self.missing:
+            raise ConfigError("\n".join(self.missing))
+
+
+def plan_training(config: ConfigT, *, resume: bool = False) -> TrainingPlan[ConfigT]:
+    """The plan of a run that begins, or of one that is resumed, which keeps the dtypes that it began with.
+
+    Raises `ConfigError` for a device that is not here.
+    """
+    saved = RunDirectory(config.directory).config
+    settled = config.settled(read_toml(saved) if resume and saved.is_file() else None)
+    return TrainingPlan(cast(ConfigT, settled), devices(settled), len(visible_gpus()))
+
+
+def check_inputs(config: RunConfig | SftConfig) -> None:
+    """Check devices, models (as far as is known without a download), imported algorithms, and the files of data."""
+    _check_devices(config)
+    if isinstance(config, RunConfig):
+        algorithm = config.algorithm
+        check_starting_point(config.model, config.lora, algorithm.reference if algorithm.kl_coef else None)
+        check_imported(algorithm)
+        return
+    check_starting_point(config.model, config.lora)
+    for path in config.paths:
+        check_path(path)
+
+
+def _check_devices(config: RunConfig | SftConfig) -> None:
     """Raise `ConfigError` for a device that is not there, of those that whet itself computes on.
 
-    Where a config demands GPUs, or vLLM has them, `missing` says which are not there: a dry run may be for another
+    Where a config demands GPUs, or vLLM has them, the plan says which are missing: a dry run may be for another
     machine.
     """
     reinforcement = config if isinstance(config, RunConfig) else None
@@ -49,56 +151,36 @@ def check_devices(config: RunConfig | SftConfig) -> None:
         check_device(config.inference.device, "[inference] device")
 
 
-def check_models(config: RunConfig) -> None:
-    """Check devices, model, adapter, reference (as far as is known without a download), and imported algorithms."""
-    check_devices(config)
-    algorithm = config.algorithm
-    check_starting_point(config.model, config.lora, algorithm.reference if algorithm.kl_coef else None)
-    check_imported(algorithm)
-
-
-def check_start(config: RunConfig | SftConfig) -> None:
-    """Raise `ConfigError` for what a run would need and this version or machine lacks, a line each.
-
-    A dry run prints these lines with its plan, which may be for another machine.
-    """
-    if lines := missing(config) if isinstance(config, RunConfig) else missing_for_fine_tuning(config):
-        raise ConfigError("\n".join(lines))
-
-
-def missing(config: RunConfig) -> list[str]:
-    """What the run needs and is not there, a line each."""
-    split, deployment, found = config.gpus, config.deployment, list[str]()
-    if deployment.ray_address is not None:
+def _missing(config: RunConfig, plan: TrainingPlan[Any]) -> list[str]:
+    split, found = config.gpus, list[str]()
+    if config.deployment.ray_address is not None:
         from whet.rl.cluster.check import missing_on_cluster
 
-        return missing_on_cluster(config, place(config))
-    placed, here = place(config), len(visible_gpus())
-    needed, learning = placed.gpus, len(placed.learning)
-    if needed > here and (split.demanded or learning > 1 or config.engine == "vllm"):
+        return missing_on_cluster(config, plan.placement)
+    needed, learning = plan.placement.gpus, len(plan.placement.learning)
+    if needed > plan.gpus and (split.demanded or learning > 1 or config.engine == "vllm"):
         shares = [f"{learning} to learn"] * bool(learning) + [f"{split.infer} to sample"] * bool(split.infer)
-        found.append(f"GPUs: {needed} needed ({', '.join(shares)}), {here} here{_on_cpus(config)}.")
+        found.append(f"GPUs: {needed} needed ({', '.join(shares)}), {plan.gpus} here{_on_cpus(config)}.")
     elif split.demanded:
         parts = [("[learner] device", split.train), ("[inference] device", split.infer * (config.engine == "embedded"))]
         reasons = [f"{key}: {why}" for key, count in parts if count and (why := why_missing("cuda")) is not None]
         found += reasons
-    if deployment.colocate and config.ranks > 1:
+    if config.deployment.colocate and config.ranks > 1:
         found.append(
             f"colocate = true with {config.ranks} ranks: only a learner of one process leaves its device to the "
             "engine. Remove colocate, or learn in one rank."
         )
     if config.engine == "vllm" and not config.inference.base_url:
-        found += _missing_vllm(config)
+        found += _missing_vllm(config, on_cpus=plan.devices["sampler"] == "cpu")
     return found
 
 
-def missing_for_fine_tuning(config: SftConfig) -> list[str]:
-    """The same of fine-tuning."""
-    if config.ranks == 1:
+def _missing_for_fine_tuning(plan: TrainingPlan[Any]) -> list[str]:
+    if plan.config.ranks == 1:
         return []
-    needed, here = len(placement_of_fine_tuning(config, devices(config)).learning), len(visible_gpus())
-    if needed > here:
-        return [f"GPUs: {needed} needed to learn, {here} here."]
+    needed = len(plan.placement.learning)
+    if needed > plan.gpus:
+        return [f"GPUs: {needed} needed to learn, {plan.gpus} here."]
     why = why_missing("cuda") if needed else None
     return [] if why is None else [f"[learner] device: {why}"]
 
@@ -122,11 +204,6 @@ def remarks(config: RunConfig | SftConfig, context: int | None = None) -> list[s
     return found
 
 
-def place(config: RunConfig, memory: Mapping[str, int] | None = None) -> Placement:
-    """Where each part of the run would compute, with the GPUs that are here."""
-    return placement(config, devices(config), len(visible_gpus()), memory)
-
-
 def _on_cpus(config: RunConfig) -> str:
     """What to set where only vLLM's parallel sizes demand GPUs."""
     counts = [getattr(config.deployment, key) for key in GPU_COUNTS]
@@ -135,14 +212,13 @@ def _on_cpus(config: RunConfig) -> str:
     return '. On CPUs: inference.device = "cpu"'
 
 
-def _missing_vllm(config: RunConfig) -> list[str]:
+def _missing_vllm(config: RunConfig, *, on_cpus: bool) -> list[str]:
     if sys.platform != "linux":
         return ["vLLM servers are started on Linux alone. Start them elsewhere, and name them in inference.base_url."]
     try:
         found = find_vllm(config.inference.python)
     except EngineError as error:
         return [str(error)]
-    on_cpus = devices(config)["sampler"] == "cpu"
     if on_cpus and not found.for_cpus:
         return [
             f"{found.distribution} {found.version} in {found.path} computes on GPUs, and the engine would be on the "
@@ -166,13 +242,13 @@ def _missing_vllm(config: RunConfig) -> list[str]:
     return []
 
 
-def load_environments(config: RunConfig) -> tuple[list[TrainingEnv], HeldOut]:
+def load_environments(config: RunConfig | SftConfig) -> tuple[list[TrainingEnv], HeldOut]:
     """Those to learn from, and those of `[[eval.env]]`. Raises `WhetError` for a wrong argument or an empty dataset."""
-    return [training_env(env) for env in config.env], load_held_out(config.eval.env)
-
-
-def load_held_out(sections: Sequence[TrainingEnvConfig]) -> HeldOut:
-    return [(env.label, load_environment(env.id, **env.loader_args())) for env in sections]
+    trained = config.env if isinstance(config, RunConfig) else ()
+    held_out = () if config.eval is None else config.eval.env
+    return [training_env(env) for env in trained], [
+        (env.label, load_environment(env.id, **env.loader_args())) for env in held_out
+    ]
 
 
 def rehearse(config: RunConfig | SftConfig) -> None:
@@ -181,13 +257,8 @@ def rehearse(config: RunConfig | SftConfig) -> None:
     Raises `WhetError` for what a run would refuse.
     """
     load_env_files(config.env_file)
-    if isinstance(config, RunConfig):
-        check_models(config)
-        trained, held_out = load_environments(config)
-    else:
-        check_devices(config)
-        check_starting_point(config.model, config.lora)
-        trained, held_out = [], load_held_out(() if config.eval is None else config.eval.env)
+    check_inputs(config)
+    trained, held_out = load_environments(config)
     for label, env in held_out:
         check_answers(env, held_out_rows(env), label)
     environments = [*(one.env for one in trained), *(env for _, env in held_out)]
