@@ -44,6 +44,12 @@ def test_the_names_of_verifiers_0_1_are_understood(file):
     assert (config.api_base_url, config.api_key_var, config.client_type) == ("http://a/v1", "A_KEY", "openai_responses")
 
 
+def test_a_setting_under_both_of_its_names_counts_once(file):
+    assert find_endpoint("mini", file(ONE + 'api_base_url = "http://a/v1"\n')).client.api_base_url == "http://a/v1"
+    with pytest.raises(ConfigError, match="api_base_url"):
+        read_endpoints(file(ONE + 'api_base_url = "http://b/v1"\n'))
+
+
 def test_repeated_names_are_replicas(file):
     config = find_endpoint("mini", file(ONE + ONE.replace("http://a", "http://b"))).client
     assert [one.api_base_url for one in config.spread()] == ["http://a/v1", "http://b/v1"]

@@ -82,45 +82,6 @@ def test_endpoints_written_in_python_are_refused_and_not_run(tmp_path):
     assert set(load_endpoints(str(tmp_path))) == {"mini", "claude"}
 
 
-def test_config_files_of_evaluations_are_dicts_with_the_keys_of_0_1(tmp_path):
-    from verifiers.utils.eval_utils import load_toml_config
-
-    path = tmp_path / "evals.toml"
-    path.write_text(
-        'model = "m"\nendpoints_path = "../endpoints.toml"\n[[eval]]\nid = "one"\nnum_workers = 2\n'
-        "save_results = false\n"
-        '[eval.args]\nsplit = "train"\n[eval.taskset]\nsize = 3\n[eval.sampling_args]\ntop_p = 0.5\n'
-        '[[ablation]]\nenv_id = "two"\n[ablation.sweep]\ntemperature = [0.0, 1.0]\n'
-        "[ablation.sweep.args]\nhard = [true]\n"
-    )
-    one, cold, hot = load_toml_config(path)
-    assert one == {
-        "env_id": "one",
-        "model": "m",
-        "endpoints_path": str(tmp_path.parent.resolve() / "endpoints.toml"),
-        "num_workers": 2,
-        "save_results": False,
-        "env_args": {"split": "train", "config": {"taskset": {"size": 3}}},
-        "sampling_args": {"top_p": 0.5},
-    }
-    assert [(entry["env_id"], entry["temperature"], entry["env_args"]) for entry in (cold, hot)] == [
-        ("two", 0.0, {"hard": True}),
-        ("two", 1.0, {"hard": True}),
-    ]
-
-
-@pytest.mark.parametrize(
-    "text", ["", "eval = []\n", '[[eval]]\nname = "one"\n', '[[eval]]\nenv_id = "one"\nother = 1\n']
-)
-def test_config_files_that_say_nothing_or_too_much_are_value_errors(tmp_path, text):
-    from verifiers.utils.eval_utils import load_toml_config
-
-    path = tmp_path / "evals.toml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=r"evals\.toml"):
-        load_toml_config(path)
-
-
 @pytest.mark.parametrize("project", ["", '[project]\nname = "with-defaults"\n', '[project]\nname = "another"\n'])
 def test_defaults_of_an_evaluation_are_those_of_the_package_alone(tmp_path, monkeypatch, project):
     from verifiers.scripts.eval import get_env_eval_defaults
@@ -132,24 +93,6 @@ def test_defaults_of_an_evaluation_are_those_of_the_package_alone(tmp_path, monk
     monkeypatch.syspath_prepend(str(tmp_path))
     own = {} if "another" in project else {"num_examples": 20, "rollouts_per_example": 6}
     assert get_env_eval_defaults("with-defaults") == own
-
-
-def test_ids_of_a_hub():
-    from verifiers.utils.install_utils import check_hub_env_installed, is_hub_env, is_installed, parse_env_id
-
-    assert parse_env_id("alice/gsm8k") == ("alice", "gsm8k", None)
-    assert parse_env_id("alice/gsm8k@1.0.0") == ("alice", "gsm8k", "1.0.0")
-    for wrong in ("gsm8k", "/gsm8k", "alice/", "a/b/c"):
-        with pytest.raises(ValueError, match="Invalid environment ID"):
-            parse_env_id(wrong)
-    assert [is_hub_env(text) for text in ("alice/gsm8k@1", "gsm8k", "./a/b", "/a/b")] == [True, False, False, False]
-    version = importlib.metadata.version("pytest")
-    assert is_installed("pytest", version)
-    assert is_installed("PyTest", "latest")
-    assert not is_installed("pytest", "0.0.1")
-    assert check_hub_env_installed(f"alice/pytest@{version}")
-    assert check_hub_env_installed("anything")
-    assert not check_hub_env_installed("alice/no-such-package-here")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import AliasChoices, Field, field_validator
+from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from whet.clients.config import ClientConfig, ClientType, EndpointConfig, MessageForm, Price
 from whet.config import StrictModel, read_toml, validate
@@ -61,6 +61,18 @@ class EndpointEntry(StrictModel):
         default_factory=dict, description='Fields it does not take: its own name for each, or "" where it has none.'
     )
     forms: tuple[MessageForm, ...] = Field((), description="Forms of messages that it insists on.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_spelling(cls, data: Any) -> Any:
+        """A setting under both of its names counts once where they say the same."""
+        if not isinstance(data, dict):
+            return data
+        for field in cls.model_fields.values():
+            names = getattr(field.validation_alias, "choices", [])
+            if len(names) == 2 and names[0] in data and data.get(names[1]) == data[names[0]]:
+                data = {name: value for name, value in data.items() if name != names[1]}
+        return data
 
     @field_validator("key")
     @classmethod

@@ -7,6 +7,7 @@ is installed. Names that are not in the table are missing; `compat/gaps.py` has 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -23,6 +24,7 @@ from whet.compat.gaps import BROUGHT, instead_of
 from whet.errors import ConfigError
 
 CONTRACT_VERSION = "0.1.14"
+_HERE = "whet.integrations.verifiers"
 
 # Where the names of each module are found, in this order: all public ones of a module, or those after the colon.
 _TYPES = (
@@ -30,7 +32,7 @@ _TYPES = (
     "whet.content",
     "whet.timing:TimeSpans",
     "whet.clients.config",
-    "whet.integrations.verifiers.names:BaseRolloutInput,CustomBaseModel,ErrorInfo,GroupRewardFunc,IndividualRewardFunc,JsonPrimitive,"
+    f"{_HERE}.names:BaseRolloutInput,CustomBaseModel,ErrorInfo,GroupRewardFunc,IndividualRewardFunc,JsonPrimitive,"
     "LogCallback,MessageType,ProgressCallback,RolloutScore,RolloutScores,StartCallback,TASK_INPUT_FIELDS,VersionInfo",
 )
 _HOSTED_SANDBOXES = "prime_sandboxes"
@@ -40,50 +42,43 @@ _HOSTED_ERRORS = (
 )
 _MODULES: dict[str, tuple[str, ...]] = {
     _HOSTED_SANDBOXES: (
-        "whet.envs.sandboxed.client:BackgroundJob,BackgroundJobStatus,CommandResponse,CommandTimeoutError,ReadFileResponse",
+        "whet.envs.sandboxed.client:BackgroundJob,BackgroundJobStatus,CommandResponse,CommandTimeoutError,FileUploadResponse,"
+        "ReadFileResponse",
         "whet.envs.sandboxed.request:CreateSandboxRequest",
-        "whet.integrations.verifiers.hosted_sandboxes:APIClient,AdvancedConfigs,AsyncSandboxClient,FileUploadResponse,Sandbox,"
+        f"{_HERE}.hosted_sandboxes:APIClient,AdvancedConfigs,AsyncSandboxClient,Sandbox,"
         f"ThreadedAsyncSandboxClient,{_HOSTED_ERRORS}",
     ),
-    f"{_HOSTED_SANDBOXES}.core": ("whet.integrations.verifiers.hosted_sandboxes:APIClient,APIError",),
+    f"{_HOSTED_SANDBOXES}.core": (f"{_HERE}.hosted_sandboxes:APIClient,APIError",),
     f"{_HOSTED_SANDBOXES}.exceptions": (
         "whet.envs.sandboxed.client:CommandTimeoutError",
-        f"whet.integrations.verifiers.hosted_sandboxes:{_HOSTED_ERRORS}",
+        f"{_HERE}.hosted_sandboxes:{_HOSTED_ERRORS}",
     ),
-    "verifiers": (
-        "whet",
-        *_TYPES,
-        "whet.integrations.verifiers.names:quiet_verifiers",
-        "whet.integrations.verifiers.environments:ToolRubric",
-    ),
+    "verifiers": ("whet", *_TYPES, f"{_HERE}.names:ToolRubric,quiet_verifiers"),
     "verifiers.types": _TYPES,
     "verifiers.errors": ("whet.errors",),
-    "verifiers.decorators": ("whet.decorators", "whet.integrations.verifiers.names:SignalStage"),
+    "verifiers.decorators": ("whet.decorators", f"{_HERE}.names:SignalStage"),
     "verifiers.envs": (),
     "verifiers.envs.environment": (
         "whet.envs.environment",
-        "whet.integrations.verifiers.environments:EnvironmentTeardown,RolloutCleanup,StopCondition",
+        f"{_HERE}.names:EnvironmentTeardown,RolloutCleanup,StopCondition",
     ),
     "verifiers.envs.singleturn_env": ("whet.envs.singleturn_env",),
     "verifiers.envs.multiturn_env": ("whet.envs.multiturn_env",),
     "verifiers.envs.tool_env": ("whet.envs.tool_env",),
-    "verifiers.envs.stateful_tool_env": (
-        "whet.envs.stateful_tool_env",
-        "whet.integrations.verifiers.environments:filter_signature",
-    ),
+    "verifiers.envs.stateful_tool_env": ("whet.envs.stateful_tool_env", f"{_HERE}.names:filter_signature"),
     "verifiers.envs.sandbox_env": (
         "whet.envs.sandbox_env",
-        "whet.integrations.verifiers.hosted_sandboxes:AdvancedConfigs,ThreadedAsyncSandboxClient",
+        f"{_HERE}.hosted_sandboxes:AdvancedConfigs,ThreadedAsyncSandboxClient",
     ),
     "verifiers.envs.python_env": ("whet.envs.python_env",),
     "verifiers.envs.env_group": ("whet.envs.env_group",),
     "verifiers.envs.experimental": (),
     "verifiers.envs.experimental.gym_env": ("whet.integrations.gym_env",),
     "verifiers.envs.experimental.sandbox_mixin": (
-        "whet.integrations.verifiers.sandbox_mixin:SandboxMixin,SandboxMonitorRubric,SandboxTimeouts,is_retryable_sandbox_api_error,"
+        f"{_HERE}.sandbox_mixin:SandboxMixin,SandboxMonitorRubric,SandboxTimeouts,is_retryable_sandbox_api_error,"
         "is_retryable_sandbox_read_error",
         "whet.envs.sandboxed.client:SandboxCreationError,SandboxNotReadyError,SandboxSetupError",
-        "whet.integrations.verifiers.hosted_sandboxes:ThreadedAsyncSandboxClient",
+        f"{_HERE}.hosted_sandboxes:ThreadedAsyncSandboxClient",
     ),
     "verifiers.envs.experimental.mcp_env": ("whet.envs.mcp_env",),
     "verifiers.envs.integrations": (),
@@ -96,9 +91,9 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "verifiers.rubrics.judge_rubric": ("whet.rubrics.judge_rubric",),
     "verifiers.rubrics.experimental": (),
     "verifiers.rubrics.experimental.hybrid_math_rubric": (
-        "whet.integrations.verifiers.hybrid_math_rubric:HybridMathRubric,DEFAULT_JUDGE_PROMPT",
+        f"{_HERE}.hybrid_math_rubric:HybridMathRubric,DEFAULT_JUDGE_PROMPT",
     ),
-    "verifiers.rubrics.tool_rubric": ("whet.integrations.verifiers.environments:ToolRubric",),
+    "verifiers.rubrics.tool_rubric": (f"{_HERE}.names:ToolRubric",),
     "verifiers.parsers": (),
     "verifiers.parsers.parser": ("whet.parsers.parser",),
     "verifiers.parsers.think_parser": ("whet.parsers.think_parser:ThinkParser",),
@@ -128,62 +123,50 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "verifiers.utils": (),
     "verifiers.utils.async_utils": (
         "whet.calls:maybe_await",
-        "whet.integrations.verifiers.names:NullAsyncContext,NullContext,maybe_call_with_named_args,maybe_semaphore,with_sem",
+        f"{_HERE}.names:NullAsyncContext,NullContext,maybe_call_with_named_args,maybe_semaphore,with_sem",
     ),
-    "verifiers.utils.client_utils": ("whet.integrations.verifiers.clients",),
+    "verifiers.utils.client_utils": (f"{_HERE}.clients",),
     "verifiers.utils.config_utils": ("whet:ensure_keys,MissingKeyError",),
     "verifiers.utils.data_utils": (
         "whet.parsers.answers",
         "whet:load_example_dataset",
-        "whet.integrations.verifiers.names:BOXED_SYSTEM_PROMPT,THINK_BOXED_SYSTEM_PROMPT,strip_non_numeric",
+        f"{_HERE}.names:BOXED_SYSTEM_PROMPT,THINK_BOXED_SYSTEM_PROMPT,strip_non_numeric",
     ),
     "verifiers.utils.error_utils": (
-        "whet.integrations.verifiers.names:ErrorChain,get_error_chain,get_vf_error_chain",
+        f"{_HERE}.names:ErrorChain,get_error_chain,get_vf_error_chain",
         "whet.rollouts.results:error_info",
     ),
     "verifiers.utils.env_utils": ("whet:load_environment",),
     "verifiers.scripts": (),
-    "verifiers.scripts.eval": ("whet.integrations.verifiers.evaluations:get_env_eval_defaults,load_endpoints",),
-    "verifiers.utils.eval_utils": (
-        "whet.integrations.verifiers.environments:quiet_datasets",
-        "whet.integrations.verifiers.evaluations:load_endpoints,load_toml_config",
-    ),
-    "verifiers.utils.install_utils": (
-        "whet.integrations.verifiers.evaluations:check_hub_env_installed,is_hub_env,is_installed,normalize_package_name,"
-        "parse_env_id",
-    ),
+    "verifiers.scripts.eval": (f"{_HERE}.evaluations:get_env_eval_defaults,load_endpoints",),
+    "verifiers.utils.eval_utils": (f"{_HERE}.names:quiet_datasets", f"{_HERE}.evaluations:load_endpoints"),
     "verifiers.utils.logging_utils": (
         "whet.system.logs",
-        "whet.integrations.verifiers.names:quiet_verifiers",
-        "whet.integrations.verifiers.texts:JsonFormatter,print_size,print_time,truncate",
+        f"{_HERE}.names:JsonFormatter,print_size,print_time,quiet_verifiers,truncate",
     ),
-    "verifiers.utils.message_utils": ("whet.messages:normalize_messages", "whet.integrations.verifiers.messages"),
-    "verifiers.utils.metric_utils": ("whet.integrations.verifiers.metrics",),
-    "verifiers.utils.path_utils": ("whet.integrations.verifiers.paths",),
+    "verifiers.utils.message_utils": ("whet.messages:normalize_messages", f"{_HERE}.messages"),
+    "verifiers.utils.metric_utils": (f"{_HERE}.metrics",),
+    "verifiers.utils.path_utils": (f"{_HERE}.paths",),
     "verifiers.utils.response_utils": (
-        "whet.integrations.verifiers.environments:parse_response_message,parse_response_messages,parse_response_tokens",
+        f"{_HERE}.names:parse_response_message,parse_response_messages,parse_response_tokens",
     ),
     "verifiers.utils.save_utils": (
         "whet.rollouts.results:load_outputs,state_to_output",
-        "whet.integrations.verifiers.metrics:extract_usage_tokens",
-        "whet.integrations.verifiers.results",
+        f"{_HERE}.metrics:extract_usage_tokens",
+        f"{_HERE}.results",
     ),
-    "verifiers.utils.threaded_sandbox_client": (
-        "whet.integrations.verifiers.hosted_sandboxes:ThreadedAsyncSandboxClient",
-    ),
-    "verifiers.utils.tool_utils": (
-        "whet.integrations.verifiers.names:VALID_TOOL_CONTENT_PART_TYPES,is_valid_tool_content_parts",
-    ),
-    "verifiers.utils.usage_utils": ("whet.integrations.verifiers.metrics:StateUsageTracker,extract_usage_tokens",),
+    "verifiers.utils.threaded_sandbox_client": (f"{_HERE}.hosted_sandboxes:ThreadedAsyncSandboxClient",),
+    "verifiers.utils.tool_utils": (f"{_HERE}.names:VALID_TOOL_CONTENT_PART_TYPES,is_valid_tool_content_parts",),
+    "verifiers.utils.usage_utils": (f"{_HERE}.metrics:StateUsageTracker,extract_usage_tokens",),
     "verifiers.v1.utils": (),
-    "verifiers.v1.utils.endpoint_utils": ("whet.integrations.verifiers.texts:assistant_completion_from_messages",),
-    "verifiers.v1.utils.json_utils": ("whet.integrations.verifiers.texts:json_args",),
+    "verifiers.v1.utils.endpoint_utils": (f"{_HERE}.names:assistant_completion_from_messages",),
+    "verifiers.v1.utils.json_utils": (f"{_HERE}.names:json_args",),
     "verifiers.v1.utils.judge_utils": (
-        "whet.integrations.verifiers.texts:clamp_float,completion_text,parse_judge_json,truncate_command_record,truncate_text",
+        f"{_HERE}.names:clamp_float,completion_text,parse_judge_json,truncate_command_record,truncate_text",
     ),
 }
 _RENAMED = {
-    (_HOSTED_SANDBOXES, "SandboxClient"): "whet.integrations.verifiers.hosted_sandboxes:BlockingSandboxClient",
+    (_HOSTED_SANDBOXES, "SandboxClient"): f"{_HERE}.hosted_sandboxes:BlockingSandboxClient",
     ("verifiers.utils.usage_utils", "compute_context_token_metrics"): "whet.clients.usage:context_tokens",
     ("verifiers", "EndpointClientConfig"): "whet.clients.config:EndpointConfig",
     ("verifiers.types", "EndpointClientConfig"): "whet.clients.config:EndpointConfig",
@@ -195,11 +178,23 @@ _RENAMED = {
     ("verifiers.v1", "State"): "whet.tasksets.state:TaskState",
     ("verifiers.v1.state", "State"): "whet.tasksets.state:TaskState",
 }
-_RENAMED |= {
-    (f"verifiers.scripts.{name}", "main"): f"whet.cli.verifiers:main_of_{name}"
-    for name in ("build", "eval", "gepa", "init", "install", "prime_rl", "rl", "setup", "train", "tui", "vllm")
-}
 _MODULES.update({module: () for module, _ in _RENAMED if module not in _MODULES})
+# The command of whet that the `main` of a script runs, or why there is none.
+_SCRIPTS: dict[str, tuple[str, ...] | str] = {
+    "build": "vf-build makes an image for an OpenEnv server, which whet has not: write a MultiTurnEnv instead.",
+    "eval": ("eval", "run"),
+    "gepa": ("gepa", "run"),
+    "init": ("env", "init"),
+    "install": ("env", "install"),
+    "prime_rl": "prime-rl starts another library's training: use `whet train run` with a config instead.",
+    "rl": ("train", "run"),
+    "setup": ("lab", "setup"),
+    "train": ("train", "run"),
+    "tui": ("view",),
+    "vllm": ("serve",),
+}
+_SCRIPTS = {f"verifiers.scripts.{name}": runs for name, runs in _SCRIPTS.items()}
+_MODULES.update({module: () for module in _SCRIPTS if module not in _MODULES})
 
 
 def install_verifiers_alias() -> None:
@@ -268,6 +263,15 @@ def advice_on(error: BaseException) -> str:
     # Up to Python 3.11, only the message of `from verifiers import X` has X.
     wanted = re.match(r"cannot import name '(\w+)'", str(error))
     return _advice(f"{error.name}.{wanted[1]}") if wanted is not None else ""
+
+
+def _run_script(module: str, argv: Sequence[str] | None = None) -> int:
+    """`main` of a module of `verifiers.scripts`, with these arguments or this process's; returns the exit code."""
+    command = _SCRIPTS[module]
+    if isinstance(command, str):
+        raise ConfigError(command)
+    code: int = importlib.import_module("whet.cli.main").main([*command, *(sys.argv[1:] if argv is None else argv)])
+    return code
 
 
 def _advice(name: str) -> str:
@@ -358,7 +362,7 @@ def _sources(module: str, name: str) -> list[str]:
 
 def _names(module: str) -> list[str]:
     """The names of `from module import *`."""
-    names = [name for owner, name in _RENAMED if owner == module]
+    names = [name for owner, name in _RENAMED if owner == module] + ["main"] * (module in _SCRIPTS)
     for place in _MODULES[module]:
         target, _, only = place.partition(":")
         found = importlib.import_module(target)
@@ -389,4 +393,6 @@ class _Finder(MetaPathFinder, Loader):
         name = module.__name__
         if name == "verifiers":
             vars(module)["__version__"] = CONTRACT_VERSION
+        if name in _SCRIPTS:
+            vars(module)["main"] = functools.partial(_run_script, name)
         vars(module)["__all__"] = _names(name)

@@ -92,7 +92,7 @@ GAPS: dict[tuple[str, ...], str] = {
         "verifiers.utils.eval_*",
         "verifiers.utils.heartbeat",
         "verifiers.utils.import_utils",
-        "verifiers.utils.install_utils.*",
+        "verifiers.utils.install_utils*",
         "verifiers.utils.interception_utils",
         "verifiers.utils.process_utils",
         "verifiers.utils.serve_utils",

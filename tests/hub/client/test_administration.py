@@ -127,3 +127,13 @@ def test_a_log_that_was_changed_ends_with_1(tmp_path: Any, open_hub: Any, listen
         assert "entry 2" in out
         broken = main(["hub", "audit", "verify", "--hub", address, "--json"])
         assert (broken, json.loads(capsys.readouterr().out)["first_broken"]) == (1, 2)
+
+
+@pytest.mark.parametrize("command", [("hub", "user", "remove", "ann"), ("env", "version", "delete", "ann/game@1.0.0")])
+def test_nothing_is_asked_before_a_hub_is_named(
+    command: tuple[str, ...], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    err = outcome(capsys, *command, code=2)[1]
+    assert err.startswith("error: ")
+    assert "?" not in err.splitlines()[0]

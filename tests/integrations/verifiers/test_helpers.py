@@ -16,7 +16,7 @@ import whet
 from whet.clients.config import ClientConfig, EndpointConfig
 from whet.clients.usage import context_tokens
 from whet.errors import DatasetError
-from whet.integrations.verifiers import clients, environments, messages, metrics, names, paths, results, texts
+from whet.integrations.verifiers import clients, messages, metrics, names, paths, results
 from whet.types import Response, ResponseMessage, Usage
 
 
@@ -25,14 +25,14 @@ from whet.types import Response, ResponseMessage, Usage
     [(0.12, "120ms"), (1, "1s"), (59.4, "59s"), (60, "1m"), (185, "3m 5s"), (3600, "1h"), (93_600, "1d 2h")],
 )
 def test_print_time_has_the_two_largest_units(seconds, text):
-    assert texts.print_time(seconds) == text
+    assert names.print_time(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("size", "text"), [(12, "12 bytes"), (1536, "1.5 KB"), (3 * 2**20, "3.0 MB"), (2**31, "2.0 GB")]
 )
 def test_print_size_has_the_largest_unit(size, text):
-    assert texts.print_size(size) == text
+    assert names.print_size(size) == text
 
 
 def test_json_lines_of_a_log_hold_message_and_exception():
@@ -40,7 +40,7 @@ def test_json_lines_of_a_log_hold_message_and_exception():
         raise ValueError("no")
     except ValueError:
         record = logging.LogRecord("n", logging.INFO, "f.py", 3, "said %s", ("so",), sys.exc_info(), "g")
-    line = json.loads(texts.JsonFormatter().format(record))
+    line = json.loads(names.JsonFormatter().format(record))
     assert (line["message"], line["level"], line["line"], line["function"]) == ("said so", "INFO", 3, "g")
     assert "ValueError: no" in line["exception"]
 
@@ -51,7 +51,7 @@ def test_json_lines_of_a_log_hold_message_and_exception():
 )
 def test_the_json_of_a_judge_is_found_between_other_text(answer, found):
     expected = found or {"score": 0.0, "reason": "judge did not return JSON", "raw": answer}
-    assert texts.parse_judge_json(answer) == expected
+    assert names.parse_judge_json(answer) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_the_json_of_a_judge_is_found_between_other_text(answer, found):
     [(0.3, 0.3), ("0.7", 0.7), (7, 1.0), (-1, 0.0), (True, 0.0), (None, 0.0), ("x", 0.0), ("nan", 0.0)],
 )
 def test_a_judges_number_is_between_0_and_1(value, number):
-    assert texts.clamp_float(value) == number
+    assert names.clamp_float(value) == number
 
 
 def test_records_of_commands_are_cut_for_a_judge():
-    cut = texts.truncate_command_record({"command": "c" * 3000, "stdout": "o" * 7000, "stderr": None, "code": 1})
+    cut = names.truncate_command_record({"command": "c" * 3000, "stdout": "o" * 7000, "stderr": None, "code": 1})
     assert cut["command"] == "c" * 2000 + "\n...<truncated>"
     assert (len(cut["stdout"]), cut["stderr"], cut["code"]) == (6000 + 15, "", 1)
-    assert texts.truncate_command_record("text") == "text"
+    assert names.truncate_command_record("text") == "text"
 
 
 def test_the_text_of_a_completion_is_that_of_its_last_assistant_message():
@@ -75,15 +75,15 @@ def test_the_text_of_a_completion_is_that_of_its_last_assistant_message():
         {"role": "assistant", "content": "b"},
         {"role": "tool", "content": "c"},
     ]
-    assert texts.completion_text(said) == "b"
-    assert texts.completion_text(None) == ""
+    assert names.completion_text(said) == "b"
+    assert names.completion_text(None) == ""
 
 
 def test_arguments_of_a_call_are_a_json_object():
-    assert texts.json_args('{"a": 1}') == {"a": 1}
-    assert texts.json_args("") == {}
+    assert names.json_args('{"a": 1}') == {"a": 1}
+    assert names.json_args("") == {}
     with pytest.raises(ValueError, match="JSON object"):
-        texts.json_args("[1]")
+        names.json_args("[1]")
 
 
 def test_a_filtered_signature_hides_parameters_from_the_schema():
@@ -91,13 +91,13 @@ def test_a_filtered_signature_hides_parameters_from_the_schema():
         """Look a name up."""
         return table[name]
 
-    filtered = environments.filter_signature(look_up, ["table"])
+    filtered = names.filter_signature(look_up, ["table"])
     assert list(inspect.signature(filtered).parameters) == ["name"]
     assert filtered.__annotations__ == {"name": str, "return": str}
     assert (filtered.__name__, filtered.__doc__) == ("look_up", "Look a name up.")
     assert filtered(None, name="a", table={"a": "b"}) == "b"
     assert "table" in look_up.__annotations__
-    assert environments.filter_signature(look_up, []) is look_up
+    assert names.filter_signature(look_up, []) is look_up
 
 
 def test_tool_rubric_counts_calls_and_its_count_is_awaited():
@@ -105,7 +105,7 @@ def test_tool_rubric_counts_calls_and_its_count_is_awaited():
         """Add."""
         return a
 
-    rubric = environments.ToolRubric(tools=[add])
+    rubric = names.ToolRubric(tools=[add])
     assert rubric._get_reward_func_names() == ["total_tool_calls", "add_calls"]
     env = whet.ToolEnv(tools=[add], dataset=[{"question": "?"}], rubric=rubric)
     call = {"id": "1", "name": "add", "arguments": '{"a": 1}'}
@@ -118,7 +118,7 @@ def test_tool_rubric_counts_calls_and_its_count_is_awaited():
 def test_quiet_datasets_puts_back_level_and_progress_bars():
     datasets = pytest.importorskip("datasets")
     before = datasets.logging.get_verbosity(), datasets.is_progress_bar_enabled()
-    with environments.quiet_datasets():
+    with names.quiet_datasets():
         assert datasets.logging.get_verbosity() == logging.WARNING
         assert not datasets.is_progress_bar_enabled()
     assert (datasets.logging.get_verbosity(), datasets.is_progress_bar_enabled()) == before

@@ -22,6 +22,8 @@ def test_a_frame_is_a_line_of_json_and_rows_as_they_stand_in_the_file() -> None:
         (b'{"kind": []}', r"of the kind \[\]"),
         (b'{"job": 1}', "of the kind None"),
         (b'{"kind": "rows", "job": 1}', "'rows' without indices"),
+        (b'{"kind": "mistake", "error": ["ToolError", "no"]}', "its class, its text and its line"),
+        (b'{"kind": "mistake", "error": 7}', "its class, its text and its line"),
     ],
 )
 def test_what_is_no_message_is_refused(frame: bytes, said: str) -> None:

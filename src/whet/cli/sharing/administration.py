@@ -67,8 +67,8 @@ def remove_user(user: UserArgument, yes: Yes = False, hub: HubOption = None, jso
     """
     from whet.hub.client.connection import path_of
 
-    _confirm(f"disable {user} and revoke all tokens of this user?", yes)
-    _delete(f"/users{path_of(user)}", hub, json_output, f"{user} is disabled", user=user)
+    question = None if yes else f"disable {user} and revoke all tokens of this user?"
+    _delete(f"/users{path_of(user)}", hub, json_output, f"{user} is disabled", question, user=user)
 
 
 @org_app.command("create")
@@ -245,15 +245,14 @@ def _in_words(detail: dict[str, object]) -> str:
     return ", ".join(f"{key} {value}" for key, value in detail.items())
 
 
-def _confirm(question: str, yes: bool) -> None:
-    if not yes and not typer.confirm(question, err=True):
-        raise typer.Abort
-
-
-def _delete(path: str, hub: str | None, json_output: bool, done: str, **removed: str) -> None:
+def _delete(
+    path: str, hub: str | None, json_output: bool, done: str, question: str | None = None, **removed: str
+) -> None:
     from whet.hub.client.connection import connect
 
     with connect(hub) as connection:
+        if question is not None and not typer.confirm(question, err=True):
+            raise typer.Abort
         connection.send("DELETE", f"/api/v1{path}")
     if json_output:
         print_json({"removed": removed})

@@ -85,9 +85,9 @@ def delete_version(
     from whet.hub.client.connection import connect
 
     wanted = id_with_version(environment)
-    if not yes and not typer.confirm(f"delete {wanted} for ever, also for those who use it?", err=True):
-        raise typer.Abort
     with connect(hub) as connection:
+        if not yes and not typer.confirm(f"delete {wanted} for ever, also for those who use it?", err=True):
+            raise typer.Abort
         connection.send("DELETE", f"/api/v1{_version_path(wanted)}")
     typer.echo(f"deleted {wanted}")
 

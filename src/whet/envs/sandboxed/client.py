@@ -13,7 +13,8 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,16 @@ class CommandResponse:
 class ReadFileResponse:
     content: str
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileUploadResponse:
+    """A file that is in a sandbox now."""
+
+    path: str
+    size: int  # bytes
+    success: bool = True
+    timestamp: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +261,10 @@ class SandboxClient:
 
     async def upload_file(
         self, sandbox_id: str, file_path: str, local_file_path: str | Path, timeout: float | None = None
-    ) -> None:
+    ) -> FileUploadResponse:
         """Copy a file of the host to `file_path` inside: below home or /tmp, which is what can be written to."""
         await (await self.sandbox(sandbox_id)).upload(local_file_path, file_path)
+        return FileUploadResponse(file_path, Path(local_file_path).stat().st_size)
 
     async def upload_bytes(
         self,
@@ -261,8 +273,9 @@ class SandboxClient:
         file_bytes: bytes,
         filename: str | None = None,
         timeout: float | None = None,
-    ) -> None:
+    ) -> FileUploadResponse:
         await (await self.sandbox(sandbox_id)).write(file_path, file_bytes)
+        return FileUploadResponse(file_path, len(file_bytes))
 
     async def download_file(
         self, sandbox_id: str, file_path: str, local_file_path: str | Path, timeout: float | None = None

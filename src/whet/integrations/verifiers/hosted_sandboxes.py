@@ -11,9 +11,6 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -83,38 +80,11 @@ class APIClient:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FileUploadResponse:
-    """A file that is in a sandbox now."""
-
-    path: str
-    size: int  # bytes
-    success: bool = True
-    timestamp: datetime = field(default_factory=lambda: datetime.now(UTC))
-
-
 class AsyncSandboxClient(SandboxClient):
     """whet's sandboxes by the methods of the service's client; its settings for connections have no effect."""
 
     def __init__(self, api_key: str | None = None, **settings: Any) -> None:
         super().__init__()
-
-    async def upload_file(  # type: ignore[override]
-        self, sandbox_id: str, file_path: str, local_file_path: str | Path, timeout: float | None = None
-    ) -> FileUploadResponse:
-        await super().upload_file(sandbox_id, file_path, local_file_path, timeout)
-        return FileUploadResponse(file_path, Path(local_file_path).stat().st_size)
-
-    async def upload_bytes(  # type: ignore[override]
-        self,
-        sandbox_id: str,
-        file_path: str,
-        file_bytes: bytes,
-        filename: str | None = None,
-        timeout: float | None = None,
-    ) -> FileUploadResponse:
-        await super().upload_bytes(sandbox_id, file_path, file_bytes, filename, timeout)
-        return FileUploadResponse(file_path, len(file_bytes))
 
     async def aclose(self) -> None:
         await self.close()

@@ -103,6 +103,9 @@ def read_head(frame: bytes) -> tuple[dict[str, Any], bytes]:
     lacking = [name for name in FIELDS[kind] if name not in head]
     if lacking:
         raise BrokenFrameError(f"a message of the kind {kind!r} without {', '.join(lacking)}")
+    words = head.get("error", ["", "", ""])
+    if not (isinstance(words, list) and len(words) == 3 and all(isinstance(word, str) for word in words)):
+        raise BrokenFrameError("an error that is not its class, its text and its line")
     return head, body
 
 
