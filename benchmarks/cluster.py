@@ -33,7 +33,7 @@ from whet.inference.protocol import WeightUpdate
 from whet.rl.cluster.remote_worker import RemoteWorker
 from whet.rl.cluster.run_cluster import LOOPBACK, begun_ray, node_agent
 from whet.rl.cluster.weight_store import WeightStore
-from whet.rl.loop.environment_workers import environment_workers
+from whet.rl.loop.group_runner import environment_workers
 from whet.rl.plan import training_env
 from whet.rl.training_config import TrainingEnvConfig
 from whet.rollouts.jobs import RolloutJob, RolloutRecipe

@@ -23,8 +23,7 @@ from typing import Any
 
 from whet.clients.client import Client
 from whet.rl.data.curriculum import DrawnTask
-from whet.rl.loop.environment_workers import environment_workers
-from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
+from whet.rl.loop.group_runner import GroupRunner, TrainingEnv, environment_workers
 from whet.rl.plan import training_env
 from whet.rl.training_config import TrainingEnvConfig
 from whet.types import Response, ResponseMessage, ResponseTokens, Usage

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 DOCTOR = ROOT / "src" / "whet" / "rl" / "doctor"
 PAGE = (ROOT / "docs" / "design" / "doctor.md").read_text()
 RULES = sorted(path for path in (DOCTOR / "rules").glob("*.py") if path.stem != "__init__")
-FILES = [DOCTOR / "changes.py", DOCTOR / "record.py", *RULES]
+FILES = [DOCTOR / "record.py", *RULES]
 
 
 def thresholds(path: Path) -> list[str]:

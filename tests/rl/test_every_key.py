@@ -44,8 +44,7 @@ from whet.rl.plan import plan_training
 from whet.rl.run import run_training
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.supervision import backends
-from whet.rl.supervision.budgets import Budget
-from whet.rl.supervision.early_stop import reason_to_stop
+from whet.rl.supervision.ending import Budget, reason_to_stop
 from whet.rl.supervision.lifecycle import TrainingRun
 from whet.rl.supervision.watchdog import WaitTable
 from whet.rl.supervision.watchdog_thread import Watchdog

@@ -30,7 +30,7 @@ from whet.rl.data.metrics import reward_metrics
 from whet.rl.loop.group import Group
 from whet.rl.monitors.jsonl import JsonlMonitor, read_evaluations
 from whet.rl.monitors.protocol import EvalReport, StepReport, evaluation_metrics
-from whet.rl.supervision.early_stop import EarlyStopConfig, check_metric, value_of
+from whet.rl.supervision.ending import EarlyStopConfig, check_metric, value_of
 from whet.rollouts.results import load_outputs
 from whet.rubrics.metric_names import STATISTICS, flat_name, metric_names
 from whet.system import cancellation

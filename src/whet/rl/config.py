@@ -18,15 +18,14 @@ from whet.errors import ConfigError
 from whet.inference.devices import visible_gpus
 from whet.inference.protocol import GREEDY_BELOW
 from whet.rl.algorithm_config import AlgorithmConfig
-from whet.rl.data.buffer import BufferConfig
+from whet.rl.data.curriculum import BufferConfig
 from whet.rl.deployment_config import GpuSplit, split_gpus
 from whet.rl.inference_config import OF_A_POOL, EngineKind, InferenceConfig, LogprobsMode
-from whet.rl.sampling_config import SamplingConfig
 from whet.rl.spellings import canonical, canonical_overrides, lifted
-from whet.rl.supervision.budgets import BudgetConfig
-from whet.rl.supervision.early_stop import EarlyStopConfig
+from whet.rl.supervision.ending import BudgetConfig, EarlyStopConfig
 from whet.rl.training_config import (
     HeldOutConfig,
+    SamplingConfig,
     TrainingConfig,
     TrainingEnvConfig,
     check_early_stop,

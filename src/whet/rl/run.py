@@ -27,13 +27,12 @@ from whet.rl.data.lengths import Lengths
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.protocol import offloading_learner
 from whet.rl.loop.async_source import AsyncSource
-from whet.rl.loop.environment_workers import environment_workers
 from whet.rl.loop.evaluation import HeldOutEvaluation
+from whet.rl.loop.group import Source
 from whet.rl.loop.group_filter import GroupFilter
-from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
+from whet.rl.loop.group_runner import GroupRunner, TrainingEnv, environment_workers
 from whet.rl.loop.orchestrator import Orchestrator
 from whet.rl.loop.rollout_buffer import PARTS, Lead, RolloutBuffer
-from whet.rl.loop.source import Source
 from whet.rl.loop.sync_source import SyncSource
 from whet.rl.loop.training_loop import inline
 from whet.rl.monitors.protocol import Outcome
@@ -42,11 +41,9 @@ from whet.rl.storage.environments import check_identities, identities_of
 from whet.rl.storage.records import Records
 from whet.rl.storage.starting_point import starting_model
 from whet.rl.supervision.backends import Backend, opened_backend
-from whet.rl.supervision.budgets import Budget
-from whet.rl.supervision.ending import Ending
+from whet.rl.supervision.ending import Budget, Ending
 from whet.rl.supervision.lifecycle import TrainingRun, Watchers, begin
-from whet.rl.supervision.watchdog_engine import WatchedEngine
-from whet.rl.supervision.watchdog_thread import Watchdog
+from whet.rl.supervision.watchdog_thread import Watchdog, WatchedEngine
 from whet.rollouts.workers.pool import CLOSE_S, WorkerPool
 from whet.system import cancellation
 from whet.system.quiet import Quiet

@@ -13,7 +13,7 @@ Tokens are stored per turn. The prompt of a turn mostly repeats the turn before,
     turn 2   "prompt_start": 4, "prompt_ids": [e],    "completion_ids": [f]      prompt = (a b c d)[:4] + e
     turn 3   "prompt_start": 2, "prompt_ids": [x],    "completion_ids": [y]      prompt = (a b c d e f)[:2] + x
 
-With `[learner] keep_token_details` a row also has the learner's values per token (`token_details.py`). `sampling` is
+With `[learner] keep_token_details` a row also has the learner's values per token (`turn_details`). `sampling` is
 the turn's temperature, and those of top_p, top_k and min_p that truncated the distribution; `kept_mass` is then the
 probability mass that remained. `advantage` is present where the environment set one for the turn. `completion_mask` is
 present where it is not all ones. `read_rollouts` returns complete turns, as the trainer saw them.

@@ -10,8 +10,7 @@ from scripted_members import Members, request, until
 
 from whet.errors import EngineError
 from whet.inference.pool.health import RestartPolicy
-from whet.rl.supervision.watchdog_engine import WatchedEngine
-from whet.rl.supervision.watchdog_thread import Watchdog
+from whet.rl.supervision.watchdog_thread import Watchdog, WatchedEngine
 
 ASKED = request(max_tokens=10)
 

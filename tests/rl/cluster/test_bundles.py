@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from whet.rl.cluster.bundles import ClusterBundle, bundles, fit, lacking
-from whet.rl.cluster.nodes import ClusterNode
+from whet.rl.cluster.nodes import ClusterBundle, ClusterNode, bundles, fit, lacking
 from whet.rl.config import RunConfig
 from whet.rl.placement import placement
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from whet.errors import ConfigError
-from whet.rl.cluster import survey
+from whet.rl.cluster import check
 
 pytestmark = pytest.mark.parts
 Whet = Callable[..., tuple[int, Any, str]]
@@ -35,7 +35,7 @@ def test_all_nodes_and_their_versions_are_said(cluster: Any, whet_json: Whet) ->
         ("127.0.0.2", 1.0, True),
         ("127.0.0.3", 3.0, False),
     ]
-    assert all(node["versions"] == survey.versions() for node in nodes)
+    assert all(node["versions"] == check.versions() for node in nodes)
 
 
 def test_a_config_is_placed_or_what_is_missing_is_said(cluster: Any, whet_json: Whet, tmp_path: Path) -> None:
@@ -59,9 +59,9 @@ def test_a_run_that_has_no_room_ends_before_it_begins(cluster: Any, train: Any) 
 
 def test_a_cluster_that_takes_connections_and_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason="the extra 'ray' is not installed")
-    monkeypatch.setattr(survey, "WITHIN_S", 8.0)
+    monkeypatch.setattr(check, "WITHIN_S", 8.0)
     with socket.socket() as silent:
         silent.bind(("127.0.0.2", 0))
         silent.listen()
         with pytest.raises(ConfigError, match="did not answer within 8 s"):
-            survey.survey(f"127.0.0.2:{silent.getsockname()[1]}")
+            check.survey(f"127.0.0.2:{silent.getsockname()[1]}")

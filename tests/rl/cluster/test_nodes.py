@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from whet.errors import ConfigError, MissingExtraError
+from whet.rl.cluster.check import check_address, check_reachable, survey
 from whet.rl.cluster.nodes import ClusterFacts, ClusterNode, differences, lines
-from whet.rl.cluster.survey import check_address, check_reachable, survey
 
 SAME = {"python": "3.11.7", "ray": "2.60.0", "whet": "0.1.0", "torch": "2.13.0+cpu"}
 

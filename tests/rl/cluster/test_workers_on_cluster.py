@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from whet.rl.cluster.environment_host import SECRET_BYTES
-from whet.rl.cluster.remote_worker import RemoteWorker
+from whet.rl.cluster.remote_worker import SECRET_BYTES, RemoteWorker
 from whet.rl.cluster.run_cluster import begun_ray
 from whet.rollouts.workers.started import BOOT
 

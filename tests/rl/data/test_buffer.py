@@ -6,8 +6,7 @@ import pytest
 
 from whet.errors import ConfigError
 from whet.rl.config import RunConfig
-from whet.rl.data.buffer import BufferConfig
-from whet.rl.data.curriculum import DrawnTask, MixedCurriculum, Pool
+from whet.rl.data.curriculum import BufferConfig, DrawnTask, MixedCurriculum, Pool
 
 ENVS = [{"id": "a"}, {"id": "b"}]
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.rl.data.curriculum import DrawnTask, MixedCurriculum, Pool
-from whet.rl.data.difficulty import DifficultyRule
+from whet.rl.data.curriculum import DifficultyRule, DrawnTask, MixedCurriculum, Pool
 
 
 def curriculum(size: int = 20, **rule: float) -> MixedCurriculum:

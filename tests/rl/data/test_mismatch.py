@@ -6,7 +6,7 @@ import pytest
 from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.data.assembly import assemble
 from whet.rl.data.curriculum import DrawnTask
-from whet.rl.data.mismatch import FreshTokens, fresh_of_batch, fresh_tokens, mismatch_metrics, probe
+from whet.rl.data.metrics import FreshTokens, fresh_of_batch, fresh_tokens, mismatch_metrics, probe
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.data.samples import sequences_of
 from whet.rl.learner.protocol import LossOutput, TokenValues

@@ -5,7 +5,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.rl.data.mix import Mix
+from whet.rl.data.curriculum import Mix
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=6).filter(any), st.integers(1, 300))

@@ -14,10 +14,9 @@ pytest.importorskip("torch")
 
 from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.config import load_run_config
-from whet.rl.data.assembly import assemble
+from whet.rl.data.assembly import assemble, turn_details
 from whet.rl.data.curriculum import DrawnTask
 from whet.rl.data.reward_shaping import RewardShaper
-from whet.rl.data.token_details import turn_details
 from whet.rl.learner.protocol import TokenValues
 from whet.rl.loop.group import Group
 from whet.rl.run import run_training

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whet.rl.sft.batches import Batches, Pick
+from whet.rl.sft.data import Batches, Pick
 
 SIZES = st.lists(st.integers(1, 50), min_size=1, max_size=20)
 

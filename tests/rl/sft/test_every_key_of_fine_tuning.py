@@ -38,8 +38,7 @@ from whet.rl.sft.data import SftData, load_data
 from whet.rl.sft.loop import SftLoop
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.supervision import backends
-from whet.rl.supervision.budgets import Budget
-from whet.rl.supervision.early_stop import reason_of_losses, reason_to_stop
+from whet.rl.supervision.ending import Budget, reason_of_losses, reason_to_stop
 from whet.rl.supervision.lifecycle import TrainingRun
 from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rollouts.totals import EvalScore

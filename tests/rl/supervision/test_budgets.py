@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from whet.rl.supervision.budgets import Budget, BudgetConfig
+from whet.rl.supervision.ending import Budget, BudgetConfig
 
 
 @pytest.mark.parametrize(

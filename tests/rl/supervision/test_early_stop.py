@@ -8,7 +8,7 @@ import pytest
 
 from whet.errors import ConfigError
 from whet.rl.monitors.protocol import EvalReport
-from whet.rl.supervision.early_stop import EarlyStopConfig, check_metric, reason_of_losses, reason_to_stop
+from whet.rl.supervision.ending import EarlyStopConfig, check_metric, reason_of_losses, reason_to_stop
 from whet.rollouts.totals import EvalScore
 
 

@@ -12,8 +12,7 @@ import pytest
 from whet.clients.usage import Spending
 from whet.rl.config import load_run_config
 from whet.rl.run import run_training
-from whet.rl.supervision.budgets import Budget, BudgetConfig
-from whet.rl.supervision.ending import Ending
+from whet.rl.supervision.ending import Budget, BudgetConfig, Ending
 from whet.rollouts.token_rows import read_rollouts
 
 JUDGED = """

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from whet.clients.client import Client
-from whet.rl.loop.environment_workers import environment_workers
-from whet.rl.loop.group_runner import TrainingEnv
+from whet.rl.loop.group_runner import TrainingEnv, environment_workers
 from whet.rl.plan import training_env
 from whet.rl.training_config import TrainingEnvConfig
 from whet.rollouts.jobs import RolloutJob, RolloutRecipe

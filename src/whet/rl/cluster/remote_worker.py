@@ -4,6 +4,8 @@
 
 Ray takes a while to start an actor; a thread waits for the worker to connect, and the pool waits for that. Where it
 does not come, the pool gets a socket that is closed at the other end, as that of a worker that has died.
+
+`EnvironmentHost`: in an actor, one worker process for environments, connected to the run by TCP.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from whet.rl.cluster.environment_host import SECRET_BYTES, EnvironmentHost, MeetingPoint
-from whet.rl.cluster.head_watch import head_is_gone
+from whet.rl.cluster.head_watch import end_with_head, head_is_gone
 from whet.rl.cluster.node_engine import PLACED_WITHIN_S, actor_line
+from whet.rollouts.workers.started import WorkerProcess
 
 PROVES_WITHIN_S = 10.0
 Stream = socket.socket
@@ -115,3 +118,42 @@ class RemoteWorker:
                         return found
                 found.close()
         raise ConnectionError("the worker has ended")
+
+
+CONNECTS_WITHIN_S = 30.0
+SECRET_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingPoint:
+    """Where a worker finds its run, and how both know that they belong together. Ray brings it to the actor."""
+
+    host: str
+    port: int
+    from_worker: bytes
+    """What the worker sends first; valid once."""
+    from_run: bytes
+    """What it is answered. After it the worker trusts what it is sent, which it unpickles."""
+    path: Sequence[str]
+    """The run's import path: environments are found where the run finds them, where the node has that too."""
+    directory: str
+    """The run's working directory."""
+
+
+class EnvironmentHost:
+    """One worker, from its start to its end."""
+
+    def run(self, at: MeetingPoint) -> str:
+        """Start it, and wait until it has ended: how. Raises `OSError` where the run cannot be reached."""
+        with socket.create_connection((at.host, at.port), timeout=CONNECTS_WITHIN_S) as connection:
+            connection.sendall(at.from_worker)
+            answer = connection.recv(SECRET_BYTES, socket.MSG_WAITALL)
+            if not hmac.compare_digest(answer, at.from_run):
+                raise ConnectionError(f"what answers at {at.host}:{at.port} is not the run")
+            connection.settimeout(None)
+            path = [*sys.path, *(entry for entry in at.path if entry not in sys.path and os.path.exists(entry))]
+            directory = at.directory if os.path.isdir(at.directory) else None
+            worker = WorkerProcess(connection, path=path, directory=directory)
+        end_with_head(worker.kill)
+        worker.wait()
+        return worker.fate

@@ -21,11 +21,10 @@ from whet.errors import ConfigError
 from whet.inference.loading import ModelFiles
 from whet.inference.pool.engine_pool import EnginePool
 from whet.inference.pool.health import RestartPolicy
-from whet.rl.cluster.bundles import RANK, ClusterBundle, apart, bundles
 from whet.rl.cluster.engine_host import HostedEngine
 from whet.rl.cluster.head_watch import HeadWatch, head_is_gone, head_watched
 from whet.rl.cluster.node_engine import PLACED_WITHIN_S, ClusterMember
-from whet.rl.cluster.nodes import LOCAL
+from whet.rl.cluster.nodes import LOCAL, RANK, ClusterBundle, apart, bundles
 from whet.rl.cluster.ray_ranks import RayRankGroup
 from whet.rl.cluster.remote_worker import RemoteWorker
 from whet.rl.cluster.shipped_modules import local_sources

@@ -4,18 +4,123 @@ Pure and small: no dataset is touched here, only its length. The same seed and t
 ever, and the whole state is a few integers and the tasks that rest (`state_dict`), so a resumed run continues with the
 task that would have come next. `MixedCurriculum` is the built-in one; `buffer.curriculum` names another by its import
 path.
+
+`Mix`: turns in exact shares: after n turns each taker has had within one of `n * share` of them, for every n.
+
+Tijdeman's chairman assignment (R. Tijdeman, "The chairman assignment problem", Discrete Mathematics 32, 1980).
+
+`Resting`: which tasks of an environment rest because they have become too easy or still are too hard.
+
+    every task ──group's mean reward──▶  >= easy_threshold: easy    <= hard_threshold: hard    else: normal
+
+Normal tasks come in the order of the curriculum. Of the tasks that rest, a fixed share of every batch comes back
+(`easy_fraction`, `hard_fraction`; longest rested first), so that what was forgotten, or has come within reach, is
+noticed: the next group's mean decides again where a task belongs. Pure; no dataset and no clock.
+
+`[buffer]`: which tasks are drawn, and which groups may join a batch; the curriculum it describes.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from fractions import Fraction
+from typing import Any, Literal, Protocol, Self
 
-from whet.errors import RunError
-from whet.rl.data.difficulty import DifficultyRule, Resting
-from whet.rl.data.mix import Mix
+from pydantic import Field, model_validator
+
+from whet.config import StrictModel
+from whet.errors import ConfigError, RunError
+from whet.tasksets.refs import resolve_function
+
+Kind = Literal["normal", "easy", "hard"]
+KINDS: tuple[Kind, ...] = ("normal", "easy", "hard")
+
+
+class DifficultyRule(StrictModel):
+    """Where a task belongs, and the share of draws each kind of task gets."""
+
+    easy_threshold: float = Field(1.0, description="Mean reward of a group at or above which its task is too easy.")
+    hard_threshold: float = Field(0.0, description="Mean reward of a group at or below which its task is too hard.")
+    easy_fraction: float = Field(0.0, ge=0, le=1, description="Share of the draws that are tasks that are too easy.")
+    hard_fraction: float = Field(0.0, ge=0, le=1, description="Share of the draws that are tasks that are too hard.")
+
+    def kind(self, mean_reward: float) -> Kind:
+        if mean_reward >= self.easy_threshold:
+            return "easy"
+        return "hard" if mean_reward <= self.hard_threshold else "normal"
+
+    def shares(self) -> list[Fraction]:
+        easy, hard = Fraction(str(self.easy_fraction)), Fraction(str(self.hard_fraction))
+        return [1 - easy - hard, easy, hard]
+
+
+class Resting:
+    """The tasks of one environment that rest, and which kind of task is due."""
+
+    def __init__(self, rule: DifficultyRule) -> None:
+        self.rule = rule
+        self._mix = Mix(rule.shares())
+        self._kind: dict[int, Kind] = {}  # tasks that are not normal, longest rested first
+
+    def __len__(self) -> int:
+        return len(self._kind)
+
+    def kind(self, index: int) -> Kind:
+        return self._kind.get(index, "normal")
+
+    def observe(self, index: int, mean_reward: float) -> None:
+        """A group of this task was scored."""
+        kind = self.rule.kind(mean_reward)
+        self._kind.pop(index, None)
+        if kind != "normal":
+            self._kind[index] = kind
+
+    def due(self) -> int | None:
+        """A resting task whose turn it is, which goes to the end of its queue; None for a normal one."""
+        wanted = KINDS[self._mix.next()]
+        return None if wanted == "normal" else self._longest(wanted)
+
+    def any(self) -> int:
+        """The longest rested task, as no normal one is left: a hard one first, which can still be learned."""
+        found = self._longest("hard")
+        if found is None:
+            found = self._longest("easy")
+        assert found is not None, "no task rests"
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"turns": self._mix.turns, "resting": [[index, kind] for index, kind in self._kind.items()]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._mix.turns = list(state["turns"])
+        self._kind = {int(index): kind for index, kind in state["resting"]}
+
+    def _longest(self, wanted: Kind) -> int | None:
+        index = next((index for index, kind in self._kind.items() if kind == wanted), None)
+        if index is not None:
+            self._kind[index] = self._kind.pop(index)
+        return index
+
+
+class Mix:
+    """Gives out turns to `len(weights)` takers. `turns` is the whole state: how many each has had."""
+
+    def __init__(self, weights: Sequence[Fraction | float]) -> None:
+        exact = [Fraction(weight) for weight in weights]
+        assert sum(exact) > 0, "at least one share is above 0"
+        self._shares = [weight / sum(exact) for weight in exact]
+        self.turns = [0] * len(exact)
+
+    def next(self) -> int:
+        """Whose turn it is."""
+        turn = sum(self.turns) + 1
+        eligible = [i for i, share in enumerate(self._shares) if self.turns[i] < turn * share]
+        # Of those that would not run ahead of their share, the one whose next turn is due first.
+        chosen = min(eligible, key=lambda i: ((self.turns[i] + 1) / self._shares[i], i))
+        self.turns[chosen] += 1
+        return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +248,57 @@ class MixedCurriculum:
 
 def _describe(pools: list[list[Any]]) -> str:
     return ", ".join(f"{name} ({size} tasks)" for name, size in pools)
+
+
+METHODS = ("next_task", "next_of", "observe", "state_dict", "load_state_dict")
+
+
+class BufferConfig(DifficultyRule):
+    """`[buffer]`: which tasks are drawn, and which groups may join a batch."""
+
+    env_ratios: tuple[float, ...] = Field(
+        (), description="Shares of the groups of a batch, one for each [[env]]; says the same as their weights."
+    )
+    difficulty_threshold: float = Field(
+        0.0, ge=0, description="Groups whose rewards have less variance are replaced; 0 keeps every group."
+    )
+    online_difficulty_filtering: bool = Field(
+        False, description="Tasks rest while their groups' mean reward says that they are too easy or too hard."
+    )
+    max_errored_groups: int = Field(
+        8, ge=1, description="Groups' worth of rollouts that may fail in a row for one place before the run stops."
+    )
+    curriculum: str | None = Field(
+        None, description="Another order of tasks: 'package.module:name', called with pools and seed."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if any(ratio <= 0 for ratio in self.env_ratios):
+            raise ValueError("env_ratios should all be above 0; take the environment out instead")
+        changed = list(filter(self.differs, DifficultyRule.model_fields))
+        if changed and not self.online_difficulty_filtering:
+            raise ValueError(f"{changed[0]} has no effect without online_difficulty_filtering = true")
+        if self.curriculum is not None and self.online_difficulty_filtering:
+            raise ValueError("a curriculum of one's own decides about difficulty itself: drop one of the two keys")
+        if self.hard_threshold >= self.easy_threshold:
+            raise ValueError(
+                f"hard_threshold = {self.hard_threshold:g} should be below easy_threshold = {self.easy_threshold:g}"
+            )
+        if self.easy_fraction + self.hard_fraction > 1:
+            raise ValueError("easy_fraction and hard_fraction together are more than the whole batch")
+        return self
+
+    def make_curriculum(self, pools: Sequence[Pool], seed: int) -> Curriculum:
+        """The curriculum that is configured. Raises `ConfigError` for an import path that leads to none."""
+        if self.curriculum is None:
+            return MixedCurriculum(pools, seed=seed, rule=self if self.online_difficulty_filtering else None)
+        made = resolve_function(self.curriculum, "buffer.curriculum")(pools, seed=seed)
+        missing = [name for name in METHODS if not callable(getattr(made, name, None))]
+        if missing:
+            raise ConfigError(
+                f"buffer.curriculum: '{self.curriculum}' made a {type(made).__name__} without {', '.join(missing)}; "
+                "whet.rl.data.curriculum.Curriculum says what each does."
+            )
+        curriculum: Curriculum = made
+        return curriculum

@@ -32,14 +32,15 @@ from whet.inference.plain.weights import projections
 from whet.inference.protocol import WeightUpdate
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.masters import hold
-from whet.rl.learner.tensor_file import TensorStream, write_tensors
 from whet.rl.learner.weights import (
+    TensorStream,
     Weights,
     checkpoint_stream,
     copy_tokenizer,
     forget_older,
     write_aside,
     write_model,
+    write_tensors,
 )
 from whet.rl.learner.whole import Whole, WholeTensors
 from whet.rl.storage.checkpoints import ADAPTER as ADAPTER_FILE

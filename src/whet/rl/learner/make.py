@@ -136,7 +136,7 @@ def learner_parts(
     elif reference == INITIAL:
         held = frozen_copy(loaded, held_in)
     if not own and computation.activation_checkpointing:
-        from whet.rl.learner.forward.plain import recompute_layers
+        from whet.rl.learner.forward.forward_pass import recompute_layers
 
         recompute_layers(loaded)
     if sharding is not None:

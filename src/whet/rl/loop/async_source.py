@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whet.rl.data.curriculum import Curriculum, DrawnTask
-from whet.rl.loop.group import Group, Part
+from whet.rl.loop.group import Group, OnProgress, Part
 from whet.rl.loop.group_runner import GroupRunner
 from whet.rl.loop.rollout_buffer import RolloutBuffer
-from whet.rl.loop.source import OnProgress
 from whet.system.cancellation import cancel
 
 Attempt = asyncio.Task[Group]

@@ -28,13 +28,11 @@ from typing import Any, TypeVar
 from whet.errors import WhetError
 from whet.inference.protocol import Engine, WeightUpdate, engine_metrics, sleeping_engine
 from whet.rl.config import RunConfig
-from whet.rl.data.assembly import Assembled, assemble, assembly_metrics, require_tokens
+from whet.rl.data.assembly import Assembled, TurnDetails, assemble, assembly_metrics, require_tokens, turn_details
 from whet.rl.data.lengths import length_metrics
-from whet.rl.data.metrics import Timings, step_metrics
-from whet.rl.data.mismatch import EVIDENCE, FreshTokens, fresh_of_batch, mismatch_metrics, probe
+from whet.rl.data.metrics import EVIDENCE, FreshTokens, Timings, fresh_of_batch, mismatch_metrics, probe, step_metrics
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.data.samples import TokenSequence
-from whet.rl.data.token_details import Turns, turn_details
 from whet.rl.learner.protocol import (
     LossOutput,
     OptimOutput,
@@ -43,8 +41,7 @@ from whet.rl.learner.protocol import (
     nothing_learned,
     offloading_learner,
 )
-from whet.rl.loop.group import Group, Part, Tally
-from whet.rl.loop.source import Source
+from whet.rl.loop.group import Group, Part, Source, Tally
 from whet.rl.loop.training_loop import TrainingLoop
 from whet.rl.monitors.protocol import StepReport
 from whet.rl.supervision.ending import StopRequested as StopRequested
@@ -186,11 +183,11 @@ class Orchestrator(TrainingLoop):
         )
         return self.learner.optim_step(params), self.learner.publish()
 
-    def _token_details(self, learned: StepAccumulator) -> list[list[Turns]] | None:
+    def _token_details(self, learned: StepAccumulator) -> list[list[TurnDetails]] | None:
         """What the learner made of each token, for the records, where they are to have it."""
         if not self.config.learner.keep_token_details:
             return None
-        found: list[list[Turns]] = []
+        found: list[list[TurnDetails]] = []
         for assembled, loss in zip(learned.parts, learned.losses, strict=True):
             if loss.values is None:
                 return None

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from whet.rl.data.curriculum import Curriculum
-from whet.rl.loop.group import Group, Part
+from whet.rl.loop.group import Group, OnProgress, Part
 from whet.rl.loop.group_filter import MAX_ERRORED_GROUPS, GroupFilter
 from whet.rl.loop.group_runner import GroupRunner
-from whet.rl.loop.source import OnProgress
 from whet.system.cancellation import cancel
 from whet.system.quiet import Quiet
 

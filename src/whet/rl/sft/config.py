@@ -10,11 +10,9 @@ from pydantic import Field, model_validator
 from whet.config import StrictModel, apply_overrides, parse_overrides, read_toml, validate
 from whet.errors import ConfigError
 from whet.rl.inference_config import InferenceConfig
-from whet.rl.sampling_config import SamplingConfig
 from whet.rl.spellings import lifted
-from whet.rl.supervision.budgets import BudgetConfig
-from whet.rl.supervision.early_stop import EarlyStopConfig
-from whet.rl.training_config import HeldOutConfig, TrainingConfig, check_early_stop, set_name
+from whet.rl.supervision.ending import BudgetConfig, EarlyStopConfig
+from whet.rl.training_config import HeldOutConfig, SamplingConfig, TrainingConfig, check_early_stop, set_name
 
 VALIDATION_LOSS = "validation/loss"
 NO_ROLLOUTS: dict[str, tuple[str, ...]] = {

@@ -24,9 +24,8 @@ from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams, learner_metrics
 from whet.rl.loop.training_loop import TrainingLoop
 from whet.rl.monitors.protocol import StepReport
-from whet.rl.sft.batches import Batches, Pick
 from whet.rl.sft.config import VALIDATION_LOSS, SftConfig
-from whet.rl.sft.data import Example, SftData
+from whet.rl.sft.data import Batches, Example, Pick, SftData
 from whet.rl.supervision.ending import StopRequested
 
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")

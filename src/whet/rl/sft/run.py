@@ -20,20 +20,17 @@ from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.training_loop import Evaluate
 from whet.rl.monitors.protocol import EvalReport, Outcome
 from whet.rl.plan import load_environments, plan_training, remarks
-from whet.rl.sft.batches import Batches
 from whet.rl.sft.config import SftConfig
-from whet.rl.sft.data import SftData, load_data
+from whet.rl.sft.data import Batches, SftData, load_data
 from whet.rl.sft.loop import SftLoop
 from whet.rl.storage.environments import identities_of
 from whet.rl.storage.records import Records
 from whet.rl.storage.starting_point import starting_model
 from whet.rl.storage.weight_directory import weights_directory
 from whet.rl.supervision.backends import build_learner, learner_class
-from whet.rl.supervision.budgets import Budget
-from whet.rl.supervision.ending import Ending
+from whet.rl.supervision.ending import Budget, Ending
 from whet.rl.supervision.lifecycle import TrainingRun, Watchers, begin
-from whet.rl.supervision.watchdog_engine import WatchedEngine
-from whet.rl.supervision.watchdog_thread import Watchdog
+from whet.rl.supervision.watchdog_thread import Watchdog, WatchedEngine
 
 if TYPE_CHECKING:
     from whet.inference.policy_client import PolicyClient

@@ -2,12 +2,28 @@
 
 After a step: rollouts, then metrics, then the ledger. Now and then: a checkpoint. A checkpoint of step N names
 everything up to N; whatever was written for later steps by a run that was then killed is cut off by `rewind`.
+
+Archives or removes steps that a resume discards: nothing is deleted because an older step was chosen.
+
+set_aside/after_step_20/          (then after_step_20-2, ...)
+    metrics.jsonl, evals.jsonl, ledger.jsonl, errors.jsonl     as they were
+    rollouts/step_000021.jsonl, ...
+    checkpoints/step_30/, ...
+
+Records that were damaged by something other than a kill: what can be read is kept, and the repair is reported.
+
+A kill tears the last line of a file, and every file is opened without it. Damage elsewhere (a disk, an editor) must not
+cost a run whose checkpoint is whole: the lines go to `<file>.damaged`, and the ledger's are made again from the
+rollouts of their steps.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+import re
+import shutil
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +33,13 @@ from whet.rl.learner.protocol import Learner
 from whet.rl.loop.group import Group, Tally
 from whet.rl.monitors.jsonl import EVALS, JsonlMonitor, read_evaluations
 from whet.rl.monitors.protocol import EvalReport, StepReport
-from whet.rl.storage.archive import archive_after, discard_after
 from whet.rl.storage.checkpoints import load_checkpoint, newest_checkpoint, save_checkpoint
 from whet.rl.storage.ledger import Ledger
-from whet.rl.storage.repair import complete_ledger, missing_steps, repair_lines, sweep_torn
-from whet.rl.storage.rollout_log import write_evaluation, write_step
+from whet.rl.storage.rollout_log import step_path, write_evaluation, write_step
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rollouts.token_rows import Turns, rollout_row
-from whet.system.files import LineFile, json_line, read_lines
+from whet.runs.directory import free_path
+from whet.system.files import LineFile, json_line, read_lines, write_whole
 
 CURRICULUM = "curriculum.json"
 KEYS: dict[str, dict[str, type]] = {
@@ -163,3 +178,113 @@ class Records:
         self._saved = step
         self._evaluated = {report.step for report in self.evaluations}
         return step, state, passed_over
+
+
+LINE_FILES = ("metrics.jsonl", "evals.jsonl", "ledger.jsonl", "errors.jsonl")
+NUMBERED = re.compile(r"(?:eval_)?step_(\d+)")
+
+
+def archive_after(run: Path, step: int, *, records: bool) -> Path | None:
+    """Move what is later than `step` out of the way; where it is now, or None where there was nothing.
+
+    Without `records`, only checkpoints: those passed over because they are damaged. With them also rollouts, and the
+    growing files are copied before they are cut.
+    """
+    checkpoints = _later(run / "checkpoints", step)
+    rollouts = _later(run / "rollouts", step) if records else []
+    if not checkpoints and not rollouts:
+        return None
+    target = free_path(run / "set_aside", f"after_step_{step}")
+    if records:
+        target.mkdir(parents=True)
+        for name in LINE_FILES:
+            if (run / name).is_file():
+                shutil.copyfile(run / name, target / name)
+    # Checkpoints last and newest first: killed half-way, the newest that is left is still one that records agree with.
+    for path in [*rollouts, *reversed(checkpoints)]:
+        archived = target / path.parent.name / path.name
+        archived.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(path, archived)
+    return target
+
+
+def discard_after(rollouts: Path, step: int) -> None:
+    """Remove what a run resumed from `step` writes again: later steps and evaluations, and the one after training."""
+    for path in (*_later(rollouts, step), rollouts / "eval_after.jsonl"):
+        path.unlink(missing_ok=True)
+
+
+def _later(directory: Path, step: int) -> list[Path]:
+    """What is named after a later step, in order."""
+    paths = directory.iterdir() if directory.is_dir() else ()
+    found = [(int(match[1]), path) for path in paths if (match := NUMBERED.fullmatch(path.stem))]
+    return [path for number, path in sorted(found) if number > step]
+
+
+def repair_lines(path: Path, keys: Mapping[str, type]) -> list[str]:
+    """Take every whole line out of `path` that is no JSON object with these keys; messages for the user about them."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    lines = content.splitlines(keepends=True)
+    damaged = [number for number, line in enumerate(lines) if line.endswith(b"\n") and not _holds(line, keys)]
+    if not damaged:
+        return []
+    damaged_file = path.with_name(f"{path.name}.damaged")
+    with damaged_file.open("ab") as file:
+        file.writelines(lines[number] for number in damaged)
+    write_whole(path, b"".join(line for number, line in enumerate(lines) if number not in set(damaged)))
+    return [f"{path}: {_numbered('line', [number + 1 for number in damaged])} damaged; moved to {damaged_file.name}"]
+
+
+def _holds(line: bytes, keys: Mapping[str, type]) -> bool:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(row, dict) and all(isinstance(row.get(key), kind) for key, kind in keys.items())
+
+
+def complete_ledger(ledger: Ledger, rollouts: Path, step: int) -> list[str]:
+    """Put back the steps up to `step` that the ledger lost, out of their rollouts; messages for the user."""
+    notes = []
+    for missing in sorted(set(range(1, step + 1)) - ledger.steps.keys()):
+        path = step_path(rollouts, missing)
+        groups = _groups_of(path)
+        if groups is None:
+            notes.append(f"{ledger.path}: step {missing} is missing, and {path} cannot say which groups it trained")
+            continue
+        ledger.restore(missing, groups)
+        notes.append(f"{ledger.path}: step {missing} was missing; taken from {path}")
+    return notes
+
+
+def _groups_of(path: Path) -> list[str] | None:
+    try:
+        return list(dict.fromkeys(str(row["group"]) for row in read_lines(path))) or None
+    except (OSError, RunError, KeyError):
+        return None
+
+
+def missing_steps(path: Path, step: int) -> list[str]:
+    """A message for the user about the steps up to `step` that a file of metrics lacks."""
+    there: Collection[Any] = {row["step"] for row in read_lines(path)} if path.exists() else set()
+    missing = [number for number in range(1, step + 1) if number not in there]
+    return [f"{path}: {_numbered('step', missing)} missing; the curves have a gap there"] if missing else []
+
+
+def sweep_torn(directory: Path) -> None:
+    """Remove temporary files of a process that was killed. The directory is this process's own."""
+    for path in directory.glob(".*.tmp"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif f".{os.getpid()}." not in path.name:
+            path.unlink(missing_ok=True)
+
+
+def _numbered(word: str, numbers: list[int]) -> str:
+    """`line 3 is`, `lines 3, 5 and 40 more are`"""
+    if len(numbers) == 1:
+        return f"{word} {numbers[0]} is"
+    shown = ", ".join(map(str, numbers[:5]))
+    return f"{word}s {shown}{f' and {len(numbers) - 5} more' if len(numbers) > 5 else ''} are"

@@ -22,7 +22,7 @@ from whet.inference.token_sets import TokenSets
 from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import PackedBatch, pack
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
-from whet.rl.learner.forward.plain import padded_micro_batches
+from whet.rl.learner.forward.forward_pass import padded_micro_batches
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.learner.torch_learner import TorchLearner

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import pack
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
-from whet.rl.learner.forward import attention, varlen
+from whet.rl.learner.forward import attention
 from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
@@ -121,7 +121,7 @@ def test_a_window_ends_where_that_of_padded_blocks_does(window, groups, device, 
     padded = attention.planner(tokens, 4, 2, 8, torch.device("cpu"))(blocks, window)
     expected = attention.attention(*(x.cpu().float() for x in (q, k, v)), padded)
     by_kernel()
-    runs = varlen.Runs.of(blocks, tokens, torch.device(device), window)
+    runs = attention.Runs.of(blocks, tokens, torch.device(device), window)
     found = attention.attention(q, k, v, runs)
     torch.testing.assert_close(found.float().cpu(), expected, atol=1e-5 if device == "cpu" else 0.03, rtol=0)
 
@@ -129,7 +129,7 @@ def test_a_window_ends_where_that_of_padded_blocks_does(window, groups, device, 
 def test_runs_that_share_nothing_are_read_where_they_are(make_rollouts):
     (layout,) = micro_batches(pack(make_rollouts(groups=PARTS["one rollout"])), 4096)
     tokens = len(layout.tokens)
-    whole = varlen.Runs.of(layout.silent, tokens, torch.device("cpu"), None)
+    whole = attention.Runs.of(layout.silent, tokens, torch.device("cpu"), None)
     x = torch.randn(tokens, 2, 8)
     assert whole.read(x).data_ptr() == x.data_ptr()
 
@@ -140,7 +140,7 @@ def test_padding_behind_the_runs_attends_to_nothing(device, make_rollouts, by_ke
     tokens = len(layout.tokens)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     q, k, v = (torch.randn(tokens + 5, heads, 8).to(device, dtype) for heads in (4, 2, 2))
-    runs = varlen.Runs.of((*layout.silent, *layout.speaking), tokens + 5, torch.device(device), None)
+    runs = attention.Runs.of((*layout.silent, *layout.speaking), tokens + 5, torch.device(device), None)
     found = attention.attention(q, k, v, runs)
     assert found.shape == (tokens + 5, 32)
     assert (found[tokens:] == 0).all()
@@ -158,17 +158,17 @@ def test_torch_aligns_a_causal_kernel_at_the_last_query_and_key():
 
 def test_the_kernel_is_for_half_precision_on_a_gpu():
     cuda = torch.device("cuda", 0)
-    assert not varlen.has_kernel(torch.device("cpu"), torch.bfloat16, 64)
-    assert not varlen.has_kernel(cuda, torch.float32, 64)
-    assert not varlen.has_kernel(cuda, torch.bfloat16, 260)
-    assert not varlen.has_kernel(cuda, torch.bfloat16, 30)
+    assert not attention.has_kernel(torch.device("cpu"), torch.bfloat16, 64)
+    assert not attention.has_kernel(cuda, torch.float32, 64)
+    assert not attention.has_kernel(cuda, torch.bfloat16, 260)
+    assert not attention.has_kernel(cuda, torch.bfloat16, 30)
 
 
 @pytest.mark.gpu
 def test_a_gpu_of_today_has_the_kernel():
-    if torch.cuda.get_device_capability() < varlen.AMPERE:
+    if torch.cuda.get_device_capability() < attention.AMPERE:
         pytest.skip("this GPU is older than the kernel")
-    assert varlen.has_kernel(torch.device("cuda", 0), torch.bfloat16, 128)
+    assert attention.has_kernel(torch.device("cuda", 0), torch.bfloat16, 128)
 
 
 @pytest.mark.parametrize("prompt", [100, 16_000])

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from whet.errors import ModelLoadError
-from whet.rl.learner.ranks.faults import REASON_WITHIN_S, Call, find_fault
-from whet.rl.learner.ranks.rank_body import as_raised
 from whet.rl.learner.ranks.rank_group import Answer, Cause, Raised, Standing
+from whet.rl.learner.ranks.rank_learner import as_raised
+from whet.rl.learner.ranks.ranks_learner import REASON_WITHIN_S, Call, find_fault
 
 TIMEOUT_S = 30.0
 

@@ -1,28 +1,41 @@
 """Probabilities of a batch's trained tokens under a model, micro-batch by micro-batch.
 
-`ForwardPass` chooses between whet's own forward pass (`decoder.py`) and that of transformers (`plain.py`), and brings
-what they need of a batch to the device. It knows nothing of losses and gradients.
+`ForwardPass` chooses between whet's own forward pass (`decoder.py`) and that of transformers (`PlainLayout`), and
+brings what they need of a batch to the device. It knows nothing of losses and gradients.
+
+`PlainLayout`: the forward pass of models that whet's own does not know: transformers' own, over padded micro-batches.
+
+Sequences of similar length are rows of a rectangle, padded behind their end, where nothing that is causal looks. What
+several sequences begin with is computed for each of them, and the logits of a micro-batch are held whole: slower than
+`decoder.py`, and more memory. Dropout and everything else that a model does only in training stays off, since
+probabilities are compared with those that were sampled; only an adapter has dropout.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from whet.errors import ConfigError
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.config import LearnerConfig
 from whet.rl.learner.forward.decoder import LayerCall, hidden_states
 from whet.rl.learner.forward.layout import Index, TokenLayout, micro_batches
 from whet.rl.learner.forward.logprobs import Kept, token_logprobs
-from whet.rl.learner.forward.plain import PlainLayout, padded_logprobs, padded_micro_batches
 
-Layout: TypeAlias = TokenLayout | PlainLayout
+Layout: TypeAlias = "TokenLayout | PlainLayout"
 """A micro-batch, for whet's own forward pass or for that of transformers."""
 
 
@@ -103,3 +116,104 @@ class ForwardPass:
         kept = batch.kept.take(targets)
         states = np.repeat(np.arange(len(kept)), kept.counts)
         return Kept(self.tensor(states), self.tensor(kept.ids).long())
+
+
+LOGITS_HELD = 1 << 27
+"""Logits of a micro-batch at most: 512 MB in fp32. One sequence may have more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlainLayout:
+    """One micro-batch: B sequences, each as far as its trained tokens need it, of which N are trained."""
+
+    ids_BT: Index  # 0 where a sequence has ended
+    targets: Index  # N; where in the batch each trained token is
+    row_N: Index
+    column_N: Index  # of the token before it, which predicts it
+
+
+def padded_micro_batches(batch: PackedBatch, token_budget: int, vocab_size: int) -> list[PlainLayout]:
+    """The batch in rectangles of at most `token_budget` positions. Every trained token is a target exactly once.
+
+    A sequence that is longer than the budget gets a rectangle of its own.
+    """
+    budget = min(token_budget, LOGITS_HELD // vocab_size)
+    spans: list[tuple[int, int]] = []
+    for start, stop in zip(batch.cu_seqlens[:-1].tolist(), batch.cu_seqlens[1:].tolist(), strict=True):
+        if len(trained := np.flatnonzero(batch.trained[start:stop])):
+            spans.append((start, start + int(trained[-1])))
+    pieces: list[list[tuple[int, int]]] = []
+    for start, stop in sorted(spans, key=lambda span: (span[0] - span[1], span[0])):  # the longest first
+        if not pieces or (len(pieces[-1]) + 1) * (pieces[-1][0][1] - pieces[-1][0][0]) > budget:
+            pieces.append([])
+        pieces[-1].append((start, stop))
+    return [_rectangle(batch, piece) for piece in pieces]
+
+
+def _rectangle(batch: PackedBatch, spans: Sequence[tuple[int, int]]) -> PlainLayout:
+    ids_BT = np.zeros((len(spans), max(stop - start for start, stop in spans)), np.int64)
+    columns, targets = [], []
+    for row, (start, stop) in enumerate(spans):
+        ids_BT[row, : stop - start] = batch.ids[start:stop]
+        columns.append(np.flatnonzero(batch.trained[start + 1 : stop + 1]))
+        targets.append(start + 1 + columns[-1])
+    return PlainLayout(
+        ids_BT=ids_BT,
+        targets=np.concatenate(targets),
+        row_N=np.repeat(np.arange(len(spans)), list(map(len, columns))),
+        column_N=np.concatenate(columns),
+    )
+
+
+def padded_logprobs(
+    model: Any, layout: PlainLayout, targets_N: Tensor, temperatures_N: Tensor, kept: Kept | None
+) -> tuple[Tensor, Tensor]:
+    """log softmax(logits / temperature)[target], and the entropy of that distribution in nats; fp32 [N].
+
+    With `kept` the softmax is over these tokens of each target alone.
+    """
+    device = targets_N.device
+    ids_BT = torch.from_numpy(layout.ids_BT).to(device)
+    columns_K, target_N = np.unique(layout.column_N, return_inverse=True)
+    taken, options = inspect.signature(model.forward).parameters, {}
+    if "position_ids" in taken:
+        options["position_ids"] = torch.arange(ids_BT.shape[1], device=device).expand_as(ids_BT)
+    if "logits_to_keep" in taken:
+        options["logits_to_keep"] = torch.from_numpy(columns_K).to(device)
+    else:
+        target_N = layout.column_N
+    logits_BKV = model(ids_BT, use_cache=False, **options).logits
+    logits_NV = logits_BKV[torch.from_numpy(layout.row_N).to(device), torch.from_numpy(target_N).to(device)]
+    # Computed again for its gradient, so that no more than the logits themselves is held.
+    found: tuple[Tensor, Tensor] = checkpoint(
+        _of_logits, logits_NV, targets_N, temperatures_N, kept, use_reentrant=False
+    )
+    return found
+
+
+def _of_logits(
+    logits_NV: Tensor, targets_N: Tensor, temperatures_N: Tensor, kept: Kept | None
+) -> tuple[Tensor, Tensor]:
+    logits_NV = logits_NV.float() / temperatures_N[:, None]
+    if kept is None:
+        logs_NV = summed_NV = logits_NV.log_softmax(-1)
+    else:
+        cut_NV = kept.cut(slice(0, logits_NV.shape[0]), slice(0, logits_NV.shape[1]))
+        logs_NV = logits_NV.masked_fill(cut_NV, -math.inf).log_softmax(-1)
+        summed_NV = logs_NV.masked_fill(cut_NV, 0.0)
+    logprobs_N = logs_NV.gather(1, targets_N[:, None]).squeeze(1)
+    return logprobs_N, -(logs_NV.exp() * summed_NV).sum(-1)
+
+
+def recompute_layers(model: nn.Module) -> None:
+    """Keep only the input of each layer from now on, and compute the layer again when its gradient is.
+
+    Raises `ConfigError` for a model whose layers do not say that they can be.
+    """
+    layers: list[Any] = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
+    if not layers:
+        raise ConfigError(
+            "[learner] activation_checkpointing: transformers cannot compute this model's layers again; set it to false"
+        )
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)

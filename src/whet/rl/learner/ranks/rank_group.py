@@ -3,7 +3,7 @@
     start ─▶ each rank makes its part of the learner, and answers ─▶ send, receive ... ─▶ kill ─▶ start, or close
 
 A group moves calls and answers and says where each rank stands. What is too long, which rank is to blame and what
-follows is decided in one place for all groups: `faults.py` and `ranks_learner.py`. So nothing here waits without limit.
+follows is decided in one place for all groups: `ranks_learner.py`. So nothing here waits without limit.
 """
 
 from __future__ import annotations
