@@ -36,7 +36,7 @@ def test_every_public_name_has_a_docstring_of_its_own(name: str) -> None:
     if inspect.isclass(value) or inspect.isfunction(value):
         assert vars(value)["__doc__"] if inspect.isclass(value) else value.__doc__
         return
-    module = importlib.import_module(next(module for module, names in whet._EXPORTS.items() if name in names))
+    module = importlib.import_module(whet._MODULE_OF[name])
     body = ast.parse(inspect.getsource(module)).body
     place = next(
         i for i, node in enumerate(body) if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name
