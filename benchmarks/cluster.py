@@ -35,7 +35,7 @@ from whet.rl.cluster.run_cluster import LOOPBACK, begun_ray, node_agent
 from whet.rl.cluster.weight_store import WeightStore
 from whet.rl.loop.group_runner import environment_workers
 from whet.rl.plan import training_env
-from whet.rl.training_config import TrainingEnvConfig
+from whet.rl.sections.training import TrainingEnvConfig
 from whet.rollouts.jobs import RolloutJob, RolloutRecipe
 from whet.rollouts.limits import SharedLimit
 from whet.rollouts.workers.started import LocalProcess, Starter

@@ -25,7 +25,7 @@ from whet.clients.client import Client
 from whet.rl.data.curriculum import DrawnTask
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv, environment_workers
 from whet.rl.plan import training_env
-from whet.rl.training_config import TrainingEnvConfig
+from whet.rl.sections.training import TrainingEnvConfig
 from whet.types import Response, ResponseMessage, ResponseTokens, Usage
 
 GROUP = 8

@@ -31,12 +31,12 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.data.batch import PackedBatch, pack
 from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
+from whet.rl.sections.algorithm import AlgorithmConfig
 
 QWEN3_06B: dict[str, Any] = {
     "vocab_size": 151_936,

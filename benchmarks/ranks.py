@@ -25,12 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import PackedBatch, pack
 from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.learner.ranks.division import divide
+from whet.rl.sections.algorithm import LossConfig
 
 LOSS = LossConfig(loss="ppo")
 MIB = 1 << 20

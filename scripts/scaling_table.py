@@ -13,7 +13,7 @@ from whet.inference.architecture import read_architecture
 from whet.rl.config import RunConfig
 from whet.rl.estimate import memory_parts, size_text
 from whet.rl.placement import placement
-from whet.rl.spellings import canonical
+from whet.rl.sections.spellings import canonical
 from whet.rl.step_time import ASSUMED, gpu_rates, seconds_text, step_time
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"

@@ -15,7 +15,7 @@ from whet.envs.answers import check_answers
 from whet.errors import DatasetError
 from whet.evals.evaluate import evaluate_environment
 from whet.rl.plan import training_env
-from whet.rl.training_config import TrainingEnvConfig
+from whet.rl.sections.training import TrainingEnvConfig
 from whet.system import cancellation
 
 ROWS = [{"question": "2 + 2", "solution": "4"}, {"question": "1 + 1", "solution": "2"}]

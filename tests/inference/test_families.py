@@ -22,7 +22,6 @@ from whet.inference.embedded import EmbeddedEngine
 from whet.inference.families import FAMILIES
 from whet.inference.limits import EngineLimits
 from whet.inference.protocol import SampleRequest, SamplingParams, WeightUpdate
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
 from whet.rl.estimate import parameter_count, trained_count
@@ -30,6 +29,7 @@ from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.forward import attention
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
+from whet.rl.sections.algorithm import LossConfig
 
 every_model = pytest.mark.parametrize("kind", MODELS)
 every_family = pytest.mark.parametrize("kind", ONE_OF_EACH)

@@ -21,7 +21,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3Mo
 from whet.cli.main import main
 from whet.inference.architecture import read_architecture
 from whet.inference.model_names import resolve_model
-from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.config import RunConfig
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
@@ -29,6 +28,7 @@ from whet.rl.estimate import FURTHER_PROCESS, PROCESSES, Estimate, lines, memory
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.plan import plan_training
+from whet.rl.sections.algorithm import AlgorithmConfig
 
 SIZES: dict[str, Any] = {
     "vocab_size": 512,

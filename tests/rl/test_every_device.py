@@ -25,10 +25,10 @@ from whet.inference.vllm.interpreter import find_vllm
 from whet.rl.config import load_run_config
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
-from whet.rl.inference_config import InferenceConfig
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.run import run_training
+from whet.rl.sections.inference import InferenceConfig
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.run import run_sft
 from whet.system.files import read_lines

@@ -17,7 +17,6 @@ from whet.errors import ConfigError
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.protocol import SampleRequest, SamplingParams
 from whet.models.tokenizer import build_tokenizer
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.config import RunConfig
 from whet.rl.data.batch import pack
 from whet.rl.data.metrics import without_clock
@@ -27,6 +26,7 @@ from whet.rl.learner.forward import moe
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.run import run_training
+from whet.rl.sections.algorithm import LossConfig
 from whet.rollouts.token_rows import read_rollouts
 
 SIZES = {

@@ -15,7 +15,6 @@ pytest.importorskip("torch")
 from whet.cli.main import main
 from whet.inference.architecture import Architecture, read_architecture
 from whet.inference.model_names import resolve_model
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.config import RunConfig
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
@@ -23,6 +22,7 @@ from whet.rl.estimate import parameter_count
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.plan import plan_training
+from whet.rl.sections.algorithm import LossConfig
 from whet.rl.step_time import Rates, Work, cpu_rates, gpu_rates, lines, step_time
 
 UNIT = Rates("a device", products=1e9, memory=1e9, link=1e9, host=1e9)

@@ -1,8 +1,8 @@
 """`RunConfig`: one TOML shape for a local run, a cluster run and a submitted run.
 
-Strict: an unknown key, a key that would have no effect, or two that contradict are errors. Sections live next to what
-they configure (`learner/config.py`, `algorithm_config.py`, `sampling_config.py`); what a run of whet train sft has too
-is in `training_config.py`.
+Strict: an unknown key, a key that would have no effect, or two that contradict (`sections/rules.py`) are errors.
+Sections are in `sections/`, or next to what they configure (`learner/config.py`); what a run of whet train sft has too
+is in `sections/training.py`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,19 @@ from whet.config import apply_overrides, parse_overrides, read_toml, validate
 from whet.envs.config.sections import with_files
 from whet.errors import ConfigError
 from whet.inference.devices import visible_gpus
-from whet.inference.protocol import GREEDY_BELOW
-from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.data.curriculum import BufferConfig
-from whet.rl.deployment_config import GpuSplit, split_gpus
-from whet.rl.inference_config import OF_A_POOL, EngineKind, InferenceConfig, LogprobsMode
-from whet.rl.spellings import canonical, canonical_overrides, lifted
-from whet.rl.supervision.ending import BudgetConfig, EarlyStopConfig
-from whet.rl.training_config import (
+from whet.rl.sections.algorithm import AlgorithmConfig
+from whet.rl.sections.inference import EngineKind, GpuSplit, InferenceConfig, LogprobsMode, split_gpus
+from whet.rl.sections.rules import RULES
+from whet.rl.sections.spellings import canonical, canonical_overrides, lifted
+from whet.rl.sections.training import (
     HeldOutConfig,
     SamplingConfig,
     TrainingConfig,
     TrainingEnvConfig,
-    check_early_stop,
     set_name,
 )
+from whet.rl.supervision.ending import BudgetConfig, EarlyStopConfig
 
 INSTEAD = {
     "sampling.seed": "rollouts of a group would all be the same. The run's own 'seed' fixes every draw",
@@ -77,113 +75,13 @@ class RunConfig(TrainingConfig):
     inference: InferenceConfig = Field(default_factory=InferenceConfig, description="The engine that samples.")
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.batch_size % self.rollouts_per_example:
-            low = self.batch_size - self.batch_size % self.rollouts_per_example
-            near = " or ".join(str(size) for size in (low, low + self.rollouts_per_example) if size)
-            raise ValueError(
-                f"batch_size = {self.batch_size} is not divisible by rollouts_per_example = "
-                f"{self.rollouts_per_example}; use batch_size = {near}"
-            )
-        if self.max_concurrent < self.rollouts_per_example:
-            raise ValueError(
-                f"max_concurrent = {self.max_concurrent} is less than rollouts_per_example = "
-                f"{self.rollouts_per_example}: a group could never run whole"
-            )
-        if not self.asynchronous:
-            why = "max_async_level is 0" + ("" if "max_async_level" in self.model_fields_set else " (its default)")
-            if self.deployment.engine_process is True:
-                raise ValueError(
-                    f"deployment.engine_process = true has no effect: {why}, so sampling and learning take turns "
-                    "in one process. Set max_async_level = 1, or remove engine_process."
-                )
-            for key in ("oversampling_factor", "max_off_policy_steps"):
-                if self.differs(key):
-                    raise ValueError(
-                        f"{key} = {getattr(self, key):g} has no effect: {why}, so training is synchronous. "
-                        f"Set max_async_level = 1, or remove {key}."
-                    )
-        elif self.max_off_policy_steps < self.max_async_level:
-            raise ValueError(
-                f"max_off_policy_steps = {self.max_off_policy_steps} is less than max_async_level = "
-                f"{self.max_async_level}: most rollouts would be too old before they are trained"
-            )
-        if self.early_stop is not None:
-            check_early_stop(self.early_stop, self.eval, self.env)
-        ratios = self.buffer.env_ratios
-        if ratios and len(ratios) != len(self.env):
-            raise ValueError(f"buffer.env_ratios has {len(ratios)} shares for {len(self.env)} [[env]]: one for each")
-        if ratios and any(env.weight != 1 for env in self.env):
-            raise ValueError("buffer.env_ratios and the weight of an [[env]] say the same thing: drop one of the two")
-        if any(env.weight != 1 for env in self.eval.env):
-            raise ValueError("the weight of an [[eval.env]] has no effect: each is scored on eval.num_examples tasks")
-        for environments, where in ((self.env, "[[env]]"), (self.eval.env, "[[eval.env]]")):
-            labels = [env.label for env in environments]
-            if twice := {label for label in labels if labels.count(label) > 1}:
-                raise ValueError(f'{where} {sorted(twice)[0]!r} is there twice; give each its own name = "..."')
-        if self.sampling.temperature < GREEDY_BELOW:
-            raise ValueError(
-                f"sampling.temperature = {self.sampling.temperature:g} makes every rollout of a group the same: "
-                "nothing to learn from"
-            )
+    def _keys_fit_together(self) -> Self:
+        for rule in RULES:
+            if (broken := rule(self)) is not None:
+                raise ValueError(broken)
         return self
 
-    @model_validator(mode="after")
-    def _engine_fits(self) -> Self:
-        """What the engine, the GPUs, sampling and the algorithm demand of each other."""
-        gpus = self.gpus
-        inference = self.inference
-        clustered = self.deployment.ray_address is not None
-        if inference.engine == "embedded" and not clustered and (keys := set(OF_A_POOL) & set(inference.vllm_keys)):
-            raise ValueError(
-                f"inference.{min(keys)} would have no effect: without ray_address there is one embedded engine. "
-                'Set engine = "vllm", or remove the key.'
-            )
-        if clustered and self.deployment.colocate:
-            raise ValueError("colocate = true shares GPUs of one machine, and ray_address spreads a run. Remove one.")
-        if clustered and self.deployment.engine_process != "auto":
-            raise ValueError(
-                "deployment.engine_process has no effect with ray_address: engines are in actors. Remove it."
-            )
-        if inference.engine == "embedded" and not clustered and gpus.infer > 1:
-            raise ValueError(
-                f"num_infer_gpus = {gpus.infer}: the embedded engine computes on one GPU. Use inference.engine = "
-                '"vllm", or 1.'
-            )
-        if self.deployment.colocate and self.asynchronous:
-            raise ValueError(
-                "colocate = true takes turns, and max_async_level > 0 samples while the learner computes. Remove one "
-                "of the two."
-            )
-        if self.deployment.colocate and self.learner.device != inference.device:
-            raise ValueError(
-                f'colocate = true samples and learns on one device: learner.device = "{self.learner.device}" and '
-                f'inference.device = "{inference.device}" are two. Set both to the same, or remove colocate.'
-            )
-        servers = len(inference.base_url) or gpus.servers
-        if inference.min_healthy > servers:
-            raise ValueError(f"inference.min_healthy = {inference.min_healthy}, but there are {servers} servers")
-        if self.engine == "embedded":
-            return self
-        if self.deployment.engine_process != "auto":
-            raise ValueError(
-                "deployment.engine_process has no effect with vLLM: its servers are processes of their own. Remove it."
-            )
-        if self.algorithm.renormalise_cuts:
-            raise ValueError(
-                "algorithm.renormalise_cuts needs the embedded engine: vLLM does not report which tokens were left to "
-                'draw. Set inference.engine = "embedded", or remove renormalise_cuts.'
-            )
-        cuts, scaled = self._cuts(), self._temperatures()
-        if cuts and scaled:
-            raise ValueError(
-                f"{scaled[0]} with {' and '.join(cuts)} would give wrong logprobs with vLLM: they are either those "
-                f"of temperature 1, or of the tokens that {' and '.join(cuts)} left. Use temperature = 1, or drop "
-                f'{" and ".join(cuts)}; inference.engine = "embedded" allows both.'
-            )
-        return self
-
-    def _cuts(self) -> list[str]:
+    def cuts(self) -> list[str]:
         """The keys by which training or evaluation leaves out tokens that it could draw."""
         both = {"sampling": self.sampling, "eval.sampling": self.eval_sampling()}
         found = [
@@ -194,7 +92,7 @@ class RunConfig(TrainingConfig):
         ]
         return [f"{table}.{key}" for table, key in found if table == "sampling" or ("sampling", key) not in found]
 
-    def _temperatures(self) -> list[str]:
+    def temperatures(self) -> list[str]:
         """The keys by which training or evaluation draws at another temperature than 1; greedy draws do not count."""
         found = []
         if self.sampling.temp_scheduler is not None:
@@ -247,7 +145,7 @@ class RunConfig(TrainingConfig):
 
         Raw ones are of T = 1; processed ones are of the tokens that top_p, top_k and min_p leave.
         """
-        return "raw_logprobs" if self._cuts() else "processed_logprobs"
+        return "raw_logprobs" if self.cuts() else "processed_logprobs"
 
     @property
     def groups_per_batch(self) -> int:

@@ -41,12 +41,12 @@ from whet.inference.loading import base_of_adapter
 from whet.inference.model_names import on_this_machine
 from whet.inference.plain.family import OtherFamily, describe
 from whet.rl.config import RunConfig
-from whet.rl.inference_config import InferenceConfig
 from whet.rl.learner.config import EAGER_KEYS, LOGITS_AT_ONCE, LoraConfig
+from whet.rl.sections.inference import InferenceConfig
+from whet.rl.sections.training import TrainingConfig
 from whet.rl.sft.config import SftConfig
 from whet.rl.storage.run_directory import as_now
 from whet.rl.stored.stored_run import find_runs
-from whet.rl.training_config import TrainingConfig
 
 SAME_WORK = ("batch_size", "rollouts_per_example", "max_async_level", "sampling", "env", "lora", "learner", "inference")
 """Keys that must be equal for the steps of one run to say how long those of another take."""

@@ -27,18 +27,18 @@ from whet.inference.vllm.interpreter import find_vllm
 from whet.rl import step_time
 from whet.rl.algorithms import check_imported
 from whet.rl.config import RunConfig
-from whet.rl.deployment_config import GPU_COUNTS
 from whet.rl.estimate import Estimate, devices, estimate
 from whet.rl.estimate import lines as estimate_lines
 from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.placement import Placement, placement
 from whet.rl.placement import lines as placement_lines
+from whet.rl.sections.inference import GPU_COUNTS
+from whet.rl.sections.training import TrainingEnvConfig
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.sources import check_path
 from whet.rl.step_time import StepTime
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.storage.starting_point import check_starting_point
-from whet.rl.training_config import TrainingEnvConfig
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
 from whet.types import RolloutInput

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.algorithms import LossInputs, loss_fn
 from whet.rl.learner.reference import kl_to_reference
+from whet.rl.sections.algorithm import LossConfig
 
 HERE = Path(__file__).parent
 THEIRS = json.loads((HERE / "trl-1.16.0.json").read_text())

@@ -10,9 +10,9 @@ import torch
 from pydantic import ValidationError
 
 from whet.errors import ConfigError, TrainingError
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.algorithms import LossInputs, LossTerms, loss_fn, names_of
 from whet.rl.config import RunConfig
+from whet.rl.sections.algorithm import LossConfig
 
 P = torch.tensor([0.5, 0.9, 0.1, 0.1], dtype=torch.float64)
 Q = torch.tensor([0.4, 0.5, 0.5, 0.08], dtype=torch.float64)

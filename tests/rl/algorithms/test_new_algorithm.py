@@ -10,7 +10,6 @@ import pytest
 
 import whet.rl.algorithms
 from whet.errors import ConfigError, TrainingError
-from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.algorithms import ScoredGroup, advantages_of, algorithms, check_imported
 from whet.rl.config import load_run_config
 from whet.rl.data.assembly import assemble
@@ -18,6 +17,7 @@ from whet.rl.data.curriculum import DrawnTask
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.loop.group import Group
 from whet.rl.run import run_training
+from whet.rl.sections.algorithm import AlgorithmConfig
 from whet.rollouts.token_rows import read_rollouts
 from whet.system.files import read_lines
 

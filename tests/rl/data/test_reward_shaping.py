@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.data.reward_shaping import Moments, RewardShaper, share_of_length, share_repeated
+from whet.rl.sections.algorithm import AlgorithmConfig
 
 REWARDS = [np.array([0.0, 1.0]), np.array([3.0, 4.0])]
 TURNS = [[[[1, 2, 3]], [[1, 1, 1, 1]]], [[[1, 2], [1, 2]], [[5] * 10]]]

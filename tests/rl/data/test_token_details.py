@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.config import load_run_config
 from whet.rl.data.assembly import assemble, turn_details
 from whet.rl.data.curriculum import DrawnTask
@@ -20,6 +19,7 @@ from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.protocol import TokenValues
 from whet.rl.loop.group import Group
 from whet.rl.run import run_training
+from whet.rl.sections.algorithm import AlgorithmConfig
 from whet.system.files import read_lines
 from whet.viewer.tokens import token_view
 

@@ -8,12 +8,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from whet.inference.architecture import parse_architecture
-from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.flops import batch_flops, known_peak, layer_parameters
 from whet.rl.learner.forward.layout import micro_batches
+from whet.rl.sections.algorithm import AlgorithmConfig
 
 QWEN3_06B = {
     "model_type": "qwen3",

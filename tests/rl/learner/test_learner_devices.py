@@ -10,12 +10,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from whet.errors import ConfigError
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import pack
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.forward import attention
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
+from whet.rl.sections.algorithm import LossConfig
 
 LORA = LoraConfig(rank=4, alpha=8.0)
 PARTS = {

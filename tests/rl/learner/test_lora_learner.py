@@ -10,10 +10,10 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from whet.errors import ConfigError, ModelLoadError
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import pack
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.protocol import OptimParams
+from whet.rl.sections.algorithm import LossConfig
 
 LORA = LoraConfig(rank=4, alpha=8)
 

@@ -9,13 +9,13 @@ from torch import nn
 from whet.inference.architecture import read_architecture
 from whet.inference.weights.model_weights import pack as pack_weights
 from whet.inference.weights.packed_file import map_packed
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.masters import Masters
 from whet.rl.learner.optim import Optimizer
 from whet.rl.learner.protocol import OptimParams
+from whet.rl.sections.algorithm import LossConfig
 
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
 HALF = {"dtype": "bfloat16", "weights_dtype": "bfloat16"}

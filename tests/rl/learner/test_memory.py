@@ -10,13 +10,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.forward import attention, logprobs
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
+from whet.rl.sections.algorithm import LossConfig
 
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
 

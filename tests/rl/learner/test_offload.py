@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.protocol import OptimParams, offloading_learner
 from whet.rl.learner.torch_learner import move_learner
+from whet.rl.sections.algorithm import LossConfig
 
 KL = LossConfig(loss="cross_entropy", kl_coef=0.5)
 KINDS = {

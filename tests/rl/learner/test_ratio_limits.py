@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.algorithms import LossInputs, loss_fn, names_of
 from whet.rl.learner.ratio_limits import limited
+from whet.rl.sections.algorithm import LossConfig
 
 TOKENS = 60
 RATIO_LOSSES = sorted(set(names_of("loss")) - {"cross_entropy"})

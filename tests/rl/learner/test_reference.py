@@ -12,11 +12,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from whet.errors import ConfigError, ModelLoadError, TrainingError
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.forward import forward_pass
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.learner.reference import kl_to_reference
+from whet.rl.sections.algorithm import LossConfig
 
 KL = LossConfig(loss="cross_entropy", kl_coef=0.5)
 LORA = LoraConfig(rank=4, alpha=8)

@@ -18,12 +18,12 @@ from whet.inference.architecture import read_architecture
 from whet.inference.token_sets import TokenSets
 from whet.inference.weights.model_weights import pack as pack_weights
 from whet.inference.weights.packed_file import map_packed
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.algorithms import names_of
 from whet.rl.data.batch import pack
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.forward import attention, decoder
 from whet.rl.learner.protocol import OptimParams
+from whet.rl.sections.algorithm import LossConfig
 from whet.rl.storage.checkpoints import newest_checkpoint, save_checkpoint
 
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")

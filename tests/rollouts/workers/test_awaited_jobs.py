@@ -19,7 +19,7 @@ import pytest
 from whet.clients.client import Client
 from whet.rl.loop.group_runner import TrainingEnv, environment_workers
 from whet.rl.plan import training_env
-from whet.rl.training_config import TrainingEnvConfig
+from whet.rl.sections.training import TrainingEnvConfig
 from whet.rollouts.jobs import RolloutJob, RolloutRecipe
 from whet.rollouts.limits import SharedLimit
 from whet.rollouts.workers.pool import WorkerPool

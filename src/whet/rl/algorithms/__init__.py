@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
-    from whet.rl.algorithm_config import AlgorithmConfig, LossConfig
+    from whet.rl.sections.algorithm import AlgorithmConfig, LossConfig
 
 Array: TypeAlias = "NDArray[np.float64]"
 

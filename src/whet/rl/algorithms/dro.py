@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from whet.rl.algorithms import Algorithm, LossInputs, LossTerms
 
 if TYPE_CHECKING:
-    from whet.rl.algorithm_config import LossConfig
+    from whet.rl.sections.algorithm import LossConfig
 
 
 def loss(inputs: LossInputs, config: LossConfig) -> LossTerms:

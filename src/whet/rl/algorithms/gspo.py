@@ -16,7 +16,7 @@ from whet.rl.algorithms import Algorithm, LossInputs, LossTerms
 from whet.rl.algorithms.ppo import clipped_surrogate
 
 if TYPE_CHECKING:
-    from whet.rl.algorithm_config import LossConfig
+    from whet.rl.sections.algorithm import LossConfig
 
 
 def loss(inputs: LossInputs, config: LossConfig) -> LossTerms:

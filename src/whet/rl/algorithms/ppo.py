@@ -18,7 +18,7 @@ from whet.rl.algorithms import Algorithm, LossInputs, LossTerms
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from whet.rl.algorithm_config import LossConfig
+    from whet.rl.sections.algorithm import LossConfig
 
 LARGEST_LOG_RATIO = 80.0
 """Of a token that the upper bound silences: exp(80) is far above every bound, and finite in float32."""

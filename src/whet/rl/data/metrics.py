@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.data.assembly import Assembled, rollout_sequences
 from whet.rl.data.batch import PackedBatch, pack
 from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.protocol import LossOutput, OptimOutput
 from whet.rl.loop.group import Group, Tally, zero_variance_fraction
+from whet.rl.sections.algorithm import AlgorithmConfig
 from whet.rubrics.metric_names import flat_name
 
 NOT_SEEDED = ("time/", "perf/", "engine/")

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.algorithms import STD_FLOOR, Array
+from whet.rl.sections.algorithm import AlgorithmConfig
 
 Turns: TypeAlias = Sequence[Sequence[int]]
 """The sampled ids of one rollout, turn by turn."""

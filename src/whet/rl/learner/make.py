@@ -17,8 +17,8 @@ from whet.inference.devices import choose_device
 from whet.inference.loading import base_of_adapter
 from whet.inference.model_names import resolve_model
 from whet.inference.plain.family import OtherFamily, describe
-from whet.rl.algorithm_config import INITIAL
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
+from whet.rl.sections.algorithm import INITIAL
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from whet.errors import LearnerLostError
 from whet.inference.protocol import WeightUpdate
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
+from whet.rl.sections.algorithm import LossConfig
 from whet.rl.storage.weight_directory import Publications
 from whet.rl.supervision.child_log import ChildHandler, ChildLogs, tell_parent
 from whet.rl.supervision.processes import follow_parent, process_context

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from whet.inference.protocol import WeightUpdate
 
 if TYPE_CHECKING:
-    from whet.rl.algorithm_config import LossConfig
     from whet.rl.data.batch import PackedBatch
+    from whet.rl.sections.algorithm import LossConfig
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,8 +23,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from whet.rl.algorithm_config import LossConfig, RatioOf
 from whet.rl.algorithms import LossFunction, LossInputs, LossTerms
+from whet.rl.sections.algorithm import LossConfig, RatioOf
 
 
 def limited(function: LossFunction, inputs: LossInputs, config: LossConfig) -> tuple[LossTerms, dict[str, float]]:

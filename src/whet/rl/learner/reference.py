@@ -29,8 +29,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from whet.errors import ConfigError
-from whet.rl.algorithm_config import KLEstimator
 from whet.rl.learner.masters import hold
+from whet.rl.sections.algorithm import KLEstimator
 
 
 @dataclass(frozen=True, slots=True)

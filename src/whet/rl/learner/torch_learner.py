@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from whet.errors import TrainingError
 from whet.inference.architecture import Architecture
 from whet.inference.protocol import WeightUpdate
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.algorithms import LossInputs, LossTerms, find, loss_fn
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
@@ -36,6 +35,7 @@ from whet.rl.learner.reference import Reference, kl_to_reference
 from whet.rl.learner.saved_state import SavedState, read_state, save_state
 from whet.rl.learner.weights import Weights, forget_published
 from whet.rl.learner.whole import Whole
+from whet.rl.sections.algorithm import LossConfig
 
 NAMED = 3
 """Rollouts that a message names."""

@@ -13,7 +13,7 @@ from whet.clients.client import Client
 from whet.envs.environment import Environment
 from whet.evals.evaluate import evaluate_environment
 from whet.rl.monitors.protocol import EvalReport, Monitor
-from whet.rl.training_config import HeldOutConfig, SamplingConfig
+from whet.rl.sections.training import HeldOutConfig, SamplingConfig
 from whet.rollouts.limits import gather
 from whet.types import State
 

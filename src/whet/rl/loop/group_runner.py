@@ -35,9 +35,9 @@ from whet.errors import RolloutTimeoutError
 from whet.rl.data.curriculum import DrawnTask
 from whet.rl.data.lengths import Lengths
 from whet.rl.loop.group import Group
+from whet.rl.sections.training import TrainingEnvConfig
 from whet.rl.supervision.watchdog import GROUP, Wait
 from whet.rl.supervision.watchdog_thread import Watchdog
-from whet.rl.training_config import TrainingEnvConfig
 from whet.rollouts.jobs import AnyClient, Finished, RolloutJob, RolloutRecipe
 from whet.rollouts.limits import Limit
 from whet.rollouts.states import failed_state

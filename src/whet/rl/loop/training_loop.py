@@ -13,11 +13,11 @@ from typing import Any, Protocol, TypeVar
 
 from whet.rl.learner.protocol import Learner
 from whet.rl.monitors.protocol import EvalReport, Monitor
+from whet.rl.sections.training import CheckpointingConfig, HeldOutConfig
 from whet.rl.storage.records import Records
 from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped
 from whet.rl.supervision.watchdog import EVALUATION
 from whet.rl.supervision.watchdog_thread import Watchdog
-from whet.rl.training_config import CheckpointingConfig, HeldOutConfig
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 
 from whet.config import StrictModel, apply_overrides, parse_overrides, read_toml, validate
 from whet.errors import ConfigError
-from whet.rl.inference_config import InferenceConfig
-from whet.rl.spellings import lifted
+from whet.rl.sections.inference import InferenceConfig
+from whet.rl.sections.spellings import lifted
+from whet.rl.sections.training import HeldOutConfig, SamplingConfig, TrainingConfig, early_stop_without_effect, set_name
 from whet.rl.supervision.ending import BudgetConfig, EarlyStopConfig
-from whet.rl.training_config import HeldOutConfig, SamplingConfig, TrainingConfig, check_early_stop, set_name
 
 VALIDATION_LOSS = "validation/loss"
 NO_ROLLOUTS: dict[str, tuple[str, ...]] = {
@@ -179,7 +179,8 @@ class SftConfig(TrainingConfig):
 
     def _early_stop_can_act(self, early_stop: SftEarlyStopConfig) -> None:
         if early_stop.watches_evaluations:
-            check_early_stop(early_stop, self.eval)
+            if (why := early_stop_without_effect(early_stop, self.eval)) is not None:
+                raise ValueError(why)
             return
         if self.validation is None or not self.validation.interval:
             raise ValueError(

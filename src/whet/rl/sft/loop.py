@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import pack
 from whet.rl.data.metrics import utilisation
 from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams, learner_metrics
 from whet.rl.loop.training_loop import TrainingLoop
 from whet.rl.monitors.protocol import StepReport
+from whet.rl.sections.algorithm import LossConfig
 from whet.rl.sft.config import VALIDATION_LOSS, SftConfig
 from whet.rl.sft.data import Batches, Example, Pick, SftData
 from whet.rl.supervision.ending import StopRequested

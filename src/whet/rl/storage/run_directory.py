@@ -15,8 +15,8 @@ from pydantic_core import PydanticUndefined
 
 from whet.config import read_toml
 from whet.errors import RunError
-from whet.rl.inference_config import NEUTRAL
-from whet.rl.training_config import TrainingConfig
+from whet.rl.sections.inference import NEUTRAL
+from whet.rl.sections.training import TrainingConfig
 from whet.runs.differences import differences, refuse
 from whet.runs.directory import OwnedDirectory
 from whet.system.files import write_whole

@@ -14,9 +14,9 @@ from pathlib import Path
 from whet.errors import ConfigError, ModelLoadError
 from whet.inference.loading import check_model
 from whet.inference.model_names import find_local
-from whet.rl.algorithm_config import INITIAL
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.make import check_trainable
+from whet.rl.sections.algorithm import INITIAL
 from whet.rl.stored.export import export_run
 from whet.rl.stored.stored_run import open_run
 

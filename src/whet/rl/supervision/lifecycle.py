@@ -29,6 +29,7 @@ from whet.rl.monitors.protocol import Outcome, RunPlan
 from whet.rl.monitors.trackers import trackers
 from whet.rl.plan import TrainingPlan, check_inputs
 from whet.rl.report import write_report
+from whet.rl.sections.training import TrainingConfig
 from whet.rl.sft.config import VALIDATION_LOSS
 from whet.rl.storage.checkpoints import checkpoints_in
 from whet.rl.storage.environments import Identities, write_identities
@@ -38,7 +39,6 @@ from whet.rl.storage.status import Status
 from whet.rl.supervision.child_log import ForwardedLog
 from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped
 from whet.rl.supervision.watchdog_thread import Watchdog
-from whet.rl.training_config import TrainingConfig
 from whet.rollouts.garbage import what_is_loaded_stays
 from whet.runs.directory import failure_message
 from whet.runs.lock import EndState

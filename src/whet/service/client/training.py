@@ -13,10 +13,10 @@ from typing import Any
 
 from whet.config import read_toml
 from whet.envs.identity.ids import parse_id
-from whet.rl.algorithm_config import INITIAL
 from whet.rl.config import RunConfig, load_run_config
+from whet.rl.sections.algorithm import INITIAL
+from whet.rl.sections.training import TrainingEnvConfig
 from whet.rl.sft.config import SftConfig, load_sft_config
-from whet.rl.training_config import TrainingEnvConfig
 from whet.service.client.answers import ServiceAnswer
 from whet.service.client.files import SubmissionFiles, add_modules
 from whet.service.client.needs import needs_of

@@ -11,11 +11,11 @@ from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 from whet.inference.architecture import read_architecture
 from whet.inference.weights.model_weights import pack as pack_weights
 from whet.inference.weights.packed_file import map_packed
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import pack
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
+from whet.rl.sections.algorithm import LossConfig
 
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
 SIZES = {

@@ -19,13 +19,13 @@ from whet.errors import ConfigError
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.protocol import SampleRequest, SamplingParams
 from whet.inference.token_sets import TokenSets
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import PackedBatch, pack
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.forward.forward_pass import padded_micro_batches
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.learner.torch_learner import TorchLearner
+from whet.rl.sections.algorithm import LossConfig
 
 FAMILIES = ["gpt2", "bloom", "gemma2", "granite", "mixtral"]
 ENTROPY = LossConfig(loss="grpo", entropy_coef=0.1)

@@ -13,13 +13,13 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import pack
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.forward import attention
 from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
+from whet.rl.sections.algorithm import LossConfig
 
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from rank_workers import Raised
 
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import pack
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.learner.ranks.division import divide
+from whet.rl.sections.algorithm import LossConfig
 
 IMPORTANCE = LossConfig(loss="importance_sampling")
 

@@ -29,7 +29,6 @@ from torch import Tensor
 
 from whet.errors import TrainingError, WhetError
 from whet.inference.devices import choose_device
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.forward.forward_pass import ForwardPass, MicroBatch
@@ -41,6 +40,7 @@ from whet.rl.learner.ranks.sharding import Sharding, call_layer
 from whet.rl.learner.saved_state import SavedState, check_saved, save_state_of_ranks
 from whet.rl.learner.torch_learner import TorchLearner
 from whet.rl.learner.weights import PublishFormat
+from whet.rl.sections.algorithm import LossConfig
 from whet.system.loading_time import rare_collections
 
 

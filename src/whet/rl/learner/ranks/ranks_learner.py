@@ -29,12 +29,12 @@ from numpy.typing import NDArray
 
 from whet.errors import LearnerLostError, TrainingError, WhetError
 from whet.inference.protocol import WeightUpdate
-from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
 from whet.rl.learner.ranks.division import divide
 from whet.rl.learner.ranks.local_group import LocalRankGroup
 from whet.rl.learner.ranks.rank_group import Answer, Facts, RankGroup, Standing
+from whet.rl.sections.algorithm import LossConfig
 from whet.rl.storage.weight_directory import Publications
 from whet.rl.supervision.child_log import ForwardedLog
 

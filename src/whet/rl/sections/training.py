@@ -16,10 +16,9 @@ from whet.config import Paths, StrictModel
 from whet.envs.config.env_table import EnvTable
 from whet.envs.identity.ids import parse_id
 from whet.inference.model_names import MODEL_HELP
-from whet.rl.deployment_config import DeploymentConfig
-from whet.rl.inference_config import InferenceConfig
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.monitors.config import TrackioConfig, WandbConfig
+from whet.rl.sections.inference import DeploymentConfig, InferenceConfig
 from whet.rl.supervision.ending import EarlyStopConfig
 from whet.rl.supervision.watchdog import WatchdogConfig
 from whet.runs.directory import free_path
@@ -207,17 +206,16 @@ class TrainingConfig(StrictModel):
         return tomli_w.dumps(redacted(self.model_dump(mode="json", exclude_none=True)))
 
 
-def check_early_stop(
+def early_stop_without_effect(
     early_stop: EarlyStopConfig, evaluated: HeldOutConfig | None, environments: tuple[TrainingEnvConfig, ...] = ()
-) -> None:
-    """Raise `ValueError` where nothing would ever be measured. `environments` are evaluated where [eval] names none."""
+) -> str | None:
+    """Why nothing would ever be measured, if so. `environments` are evaluated where [eval] names none."""
     if evaluated is None or not evaluated.interval:
-        raise ValueError("[early_stop] has no effect without evaluations during training: set eval.interval")
+        return "[early_stop] has no effect without evaluations during training: set eval.interval"
     names = [env.label for env in evaluated.env or environments]
-    if early_stop.environment not in (None, *names):
-        raise ValueError(
-            f"early_stop.environment = {early_stop.environment!r} is not evaluated; choose from {', '.join(names)}"
-        )
+    if early_stop.environment in (None, *names):
+        return None
+    return f"early_stop.environment = {early_stop.environment!r} is not evaluated; choose from {', '.join(names)}"
 
 
 def set_name(data: dict[str, Any], path: Path) -> None:

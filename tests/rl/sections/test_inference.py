@@ -9,7 +9,7 @@ import pytest
 from whet.config import validate
 from whet.errors import ConfigError
 from whet.rl.config import RunConfig
-from whet.rl.inference_config import NEUTRAL, OF_STARTED, SET_BY_WHET
+from whet.rl.sections.inference import NEUTRAL, OF_STARTED, SET_BY_WHET
 from whet.rl.sft.config import SftConfig
 
 MINIMAL: dict[str, Any] = {"name": "r", "batch_size": 8, "env": [{"id": "a"}]}
