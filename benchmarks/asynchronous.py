@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from whet.display.chart import Chart, Series
-from whet.display.svg import svg_chart
+from whet.display.page.rendering import templates
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "rl" / "quickstart.toml"
@@ -94,7 +94,7 @@ def picture(curves: dict[str, list[Reached]]) -> str:
         f'<text x="{60 + 170 * at}" y="16" class="c{at}" style="stroke: none; fill: {colour}">{name}</text>'
         for at, (name, colour) in enumerate(zip(curves, ("#1f77b4", "#d62728", "#2ca02c"), strict=False))
     )
-    svg = str(svg_chart(chart, 640, 320))
+    svg = str(templates().get_template("drawings.html").module.lines(chart, 640, 320)).strip()  # type: ignore[attr-defined]
     return svg.replace(">", f' xmlns="http://www.w3.org/2000/svg">{STYLE}{names}', 1)
 
 

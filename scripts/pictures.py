@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
+from whet.display.page.rendering import document
 from whet.evals.analysis.summary import EvalSummary
 from whet.evals.live.progress import SessionProgress
 from whet.evals.live.views import live_view
@@ -24,7 +25,7 @@ from whet.evals.observer import EvalObserver, PlannedEval
 from whet.evals.planning.plan import plan_evals
 from whet.evals.printing import print_summaries
 from whet.evals.report.data import read_report
-from whet.evals.report.page import page
+from whet.evals.report.page import TEMPLATE, title_of, values
 from whet.evals.sessions.session import run_evals
 from whet.types import RolloutOutput
 from whet.viewer.app import Viewer
@@ -74,7 +75,8 @@ def main() -> None:
         one = run_evals(plan_evals(["arithmetic"], {"num_examples": 64, "rollouts_per_example": 4}), OnTheWay())
         picture_of(one, "eval-summary", "whet eval run arithmetic -n 64 -r 4")
         assert one[0].results is not None
-        save(top_of_report(page(read_report(one[0].results))), "eval-report")
+        data = read_report(one[0].results)
+        save(top_of_report(document(TEMPLATE, title_of(data), values(data))), "eval-report")
         several = run_evals(plan_evals([str(ABLATION)], {"save": False}), OnTheWay())
         picture_of(several, "eval-ablation", "whet eval run configs/eval/ablation.toml")
 
@@ -116,11 +118,11 @@ async def screen_of_viewer(results: Path) -> str:
         return app.export_screenshot(title="whet view")
 
 
-def top_of_report(page: str, width: int = 1000, height: int = 780, until: str = "<h2>Best rollouts") -> str:
+def top_of_report(page: str, width: int = 1000, height: int = 780, until: str = '<section class="stack"><h2>Best rollouts') -> str:
     """The beginning of report.html as a picture: the page itself, without its script, inside an SVG."""
     style = page.partition("<style>")[2].partition("</style>")[0].replace("body {", ".page {")
     space = 'xmlns="http://www.w3.org/2000/svg"'
-    body = page.partition("<body>")[2].partition(until)[0].replace("<svg ", f"<svg {space} ")
+    body = page.partition('<main class="page">')[2].partition(until)[0].replace("<svg ", f"<svg {space} ")
     return (
         f'<svg {space} viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
         f'<foreignObject width="{width}" height="{height}"><div xmlns="http://www.w3.org/1999/xhtml" class="page" '

@@ -23,11 +23,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from whet import __version__
 from whet.dashboard import events, routes
-from whet.dashboard.call import DashboardCall, DataRoute, Site, ViewerOf
+from whet.dashboard.call import DashboardCall, Site, ViewerOf, error_answer
 from whet.dashboard.data.dashboard_data import DashboardData
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.pages import PAGE_ROUTERS
-from whet.dashboard.pages.rendering import error_page, static_files
+from whet.dashboard.pages.rendering import address_of, error_page, root_of, static_files
 
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -64,6 +64,24 @@ def _binding(data: DashboardData, viewer_of: ViewerOf, site: Site) -> Callable[.
     return bind
 
 
+def base_app(title: str, site: Site, **more: Any) -> FastAPI:
+    """What the dashboard, the hub and the service have in common: static files, error pages, headers."""
+    app = FastAPI(
+        title=title,
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=f"{API}/openapi.json",
+        redirect_slashes=False,
+        **more,
+    )
+    app.state.site = site
+    app.mount("/static", static_files())
+    app.add_exception_handler(HTTPException, _no_route)
+    app.add_middleware(SecurityHeaders)
+    return app
+
+
 def create_app(data: DashboardData, site: Site) -> FastAPI:
     """The dashboard by itself: without users, everything in the library for each request."""
 
@@ -74,23 +92,11 @@ def create_app(data: DashboardData, site: Site) -> FastAPI:
         finally:
             data.close()
 
-    app = FastAPI(
-        title="whet dashboard",
-        version=__version__,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=f"{API}/openapi.json",
-        redirect_slashes=False,
-        lifespan=lifespan,
-    )
+    app = base_app("whet dashboard", site, lifespan=lifespan)
     for prefix in (API, PAGE_DATA):
         app.include_router(data_router(data, _everyone), prefix=prefix, include_in_schema=prefix == API)
     app.include_router(page_router(data, _everyone, site))
-    app.mount("/static", static_files())
-    app.add_api_route("/", _to_runs, include_in_schema=False)
-    app.add_exception_handler(HTTPException, _no_route)
-    app.add_middleware(SecurityHeaders)
-    app.state.site = site
+    app.add_api_route("/", to_runs, include_in_schema=False)
     return app
 
 
@@ -98,23 +104,26 @@ def _everyone() -> None:
     """The one viewer of a dashboard without users."""
 
 
-def _to_runs(request: Request) -> Response:
-    return RedirectResponse(f"{request.scope.get('root_path', '').rstrip('/')}/runs", status_code=303)
+def to_runs(request: Request) -> Response:
+    return RedirectResponse(f"{root_of(request)}/runs", status_code=303)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    codes = {404: "not_found", 405: "method_not_allowed"}
+    codes = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
     code = codes.get(error.status_code, "malformed")
     found = DashboardError(code, "there is no such path." if code == "not_found" else f"{error.detail}.")
-    return answer_of(request, found)
+    answer = answer_of(request, found)
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 def answer_of(request: Request, error: DashboardError) -> Response:
-    """An error of a request that no route answered: JSON below the data's paths, else a page."""
-    if request.url.path.startswith((f"{API}/", f"{PAGE_DATA}/")):
-        return DataRoute.answer(request, error)
-    return error_page(request, request.app.state.site, error)
+    """An error of a request that no route answered: JSON for programs, else a page."""
+    for_programs = request.method not in ("GET", "HEAD") or address_of(request).startswith(
+        request.app.state.site.programs
+    )
+    return error_answer(error) if for_programs else error_page(request, error)
 
 
 class SecurityHeaders:

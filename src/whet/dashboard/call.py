@@ -51,6 +51,12 @@ class Site:
     """Folders of further templates, which may extend `base.html`."""
     values: Callable[[Viewer], Mapping[str, Any]] = field(default=lambda viewer: {})
     """Further values of each page: `user`, say, which is the name of the viewer, "" by default."""
+    login: str = ""
+    """Path of the page to log in, where there are users."""
+    cookie: str = ""
+    """The cookie of their sessions."""
+    programs: tuple[str, ...] = ("/api/v1/", "/data/")
+    """Beginnings of the paths that answer errors as JSON; others answer with a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ Call = Annotated[DashboardCall, Depends(_bound)]
 
 
 class DataRoute(APIRoute):
-    """A route whose errors are answered as JSON; those of the library's own `viewer_of` pass through."""
+    """A route whose errors are answered as JSON."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -105,8 +111,19 @@ class DataRoute(APIRoute):
 
     @staticmethod
     def answer(request: Request, error: DashboardError) -> Response:
-        headers = {"Cache-Control": "no-store"} | ({"Retry-After": "2"} if error.status == 503 else {})
-        return JSONResponse(error.body, status_code=error.status, headers=headers)
+        return error_answer(error)
+
+
+MORE_HEADERS = {
+    401: {"WWW-Authenticate": 'Basic realm="whet", charset="UTF-8"'},
+    503: {"Retry-After": "2"},
+}
+
+
+def error_answer(error: DashboardError) -> Response:
+    """An error for a program."""
+    headers = {"Cache-Control": "no-store", **MORE_HEADERS.get(error.status, {})}
+    return JSONResponse(error.body, status_code=error.status, headers=headers)
 
 
 def json_answer(value: Any) -> Response:

@@ -1,4 +1,5 @@
-"""The data of a line chart: series, ranges, ticks, smoothing. Pure; `svg.py` and `rl/report/png.py` draw it.
+"""The data of a line chart: series, ranges, ticks, smoothing. Pure; `page/templates/drawings.html` and
+`rl/report/png.py` draw it.
 
 A long series is thinned to what a screen can show, each point the mean of its share, so that the report of a long run
 stays small.
@@ -36,6 +37,10 @@ class Series:
             if value is not None and math.isfinite(value)
         ]
         return cls(name, _thinned(known), [mark for mark in marks if math.isfinite(mark[1])])
+
+    @property
+    def smoothed(self) -> list[Point]:
+        return smoothed(self.points)
 
 
 def _thinned(points: list[Point]) -> list[Point]:
@@ -106,6 +111,10 @@ class Chart:
         if self.unit_range:
             low, high = min(low, 0.0), max(high, 1.0)
         return axis(min(xs), max(xs), 8, whole=True), axis(low, high, 5)
+
+    def plot(self, width: int, height: int) -> Plot:
+        """Where its values are in a picture of this size, with room for the labels of both axes."""
+        return Plot(*self.axes(), 46, 10, width - 56, height - 40)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How often which values occur: bins, and a bar chart of them as inline SVG. Colours are the page's style sheet's."""
+"""How often which values occur: bins, and where their bars are. Pure; `page/templates/drawings.html` draws them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whet.display.chart import Axis, Plot, axis
-from whet.display.html import Html, tag
-from whet.display.svg import coordinate, drawing, y_lines
 
 MOST_BINS = 20
 FEW_VALUES = 12
@@ -49,41 +47,27 @@ def histogram(values: Sequence[float]) -> list[Bin]:
     return [Bin(whole.low + index * step, whole.low + (index + 1) * step, count) for index, count in enumerate(bins)]
 
 
-def svg_histogram(title: str, bins: Sequence[Bin], width: int, height: int, unit: str = "") -> Html:
-    """Bars of equal width; a tooltip shows its values and its count. `unit` follows the values."""
-    y_axis = axis(0.0, float(max(one.count for one in bins)), 4)
-    plot = Plot(Axis(0.0, float(max(len(bins), 4)), []), y_axis, 46, 10, width - 56, height - 34)
-    parts = y_lines(plot)
-    bottom = plot.top + plot.height
-    pitch = plot.width / plot.x_axis.high
-    gap = 0.2 * pitch if _single(bins) else 1.0
-    for index, one in enumerate(bins):
-        x, y = plot.position((index, one.count))
-        parts.append(
-            tag(
-                "rect",
-                tag("title", f"{one.label}{unit}: {one.count:,}"),
-                x=coordinate(x + gap / 2),
-                y=coordinate(y),
-                width=coordinate(pitch - gap),
-                height=coordinate(bottom - y),
-                class_="bar",
-            )
-        )
-    for bar, label in _labels(bins):
-        x, _ = plot.position((bar, 0.0))
-        parts.append(tag("text", label, x=coordinate(x), y=bottom + 15, class_="axis middle"))
-    return drawing(title, parts, width, height)
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Bars of equal width."""
 
+    bins: Sequence[Bin]
 
-def _single(bins: Sequence[Bin]) -> bool:
-    return all(one.low == one.high for one in bins)
+    def plot(self, width: int, height: int) -> Plot:
+        """Where they are in a picture of this size: x is the number of a bar."""
+        y_axis = axis(0.0, float(max(one.count for one in self.bins)), 4)
+        return Plot(Axis(0.0, float(max(len(self.bins), 4)), []), y_axis, 46, 10, width - 56, height - 34)
 
+    @property
+    def single(self) -> bool:
+        """Whether each bar is that of one value."""
+        return all(one.low == one.high for one in self.bins)
 
-def _labels(bins: Sequence[Bin]) -> list[tuple[float, str]]:
-    """(position in bars, text): under each bar its value, or under every few edges of bins the edge."""
-    if _single(bins):
-        return [(index + 0.5, f"{one.low:.3g}") for index, one in enumerate(bins)]
-    edges = [bins[0].low, *(one.high for one in bins)]
-    every = -(-len(bins) // 10)
-    return [(float(index), f"{edge:.4g}") for index, edge in enumerate(edges) if index % every == 0]
+    @property
+    def labels(self) -> list[tuple[float, str]]:
+        """(position in bars, text): under each bar its value, or under every few edges of bins the edge."""
+        if self.single:
+            return [(index + 0.5, f"{one.low:.3g}") for index, one in enumerate(self.bins)]
+        edges = [self.bins[0].low, *(one.high for one in self.bins)]
+        every = -(-len(self.bins) // 10)
+        return [(float(index), f"{edge:.4g}") for index, edge in enumerate(edges) if index % every == 0]

@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from whet.errors import WhetError
+from whet.dashboard import errors
+from whet.dashboard.errors import DashboardError
 
 STATUS = {
-    "malformed": 400,
+    **errors.STATUS,
     "authorization_pending": 400,
     "slow_down": 400,
     "access_denied": 400,
     "expired_token": 400,
-    "unauthenticated": 401,
     "over_quota": 402,
-    "forbidden": 403,
-    "not_found": 404,
-    "method_not_allowed": 405,
     "version_exists": 409,
     "version_deleted": 409,
     "environment_deleted": 409,
     "name_taken": 409,
     "wrong_offset": 409,
     "push_closed": 409,
-    "conflict": 409,
     "wrong_state": 409,
     "deleted": 410,
-    "too_large": 413,
-    "invalid": 422,
     "archive_refused": 422,
     "hash_mismatch": 422,
     "refused_config": 422,
-    "too_many": 429,
-    "busy": 503,
-    "disk_full": 507,
 }
 """Every code of an error, and its HTTP status."""
 
 
-class HubError(WhetError):
+class HubError(DashboardError):
     """A request that cannot be answered as it is; `code` is for programs, the message for people."""
-
-    def __init__(self, code: str, message: str, details: Sequence[Mapping[str, Any]] = ()) -> None:
-        super().__init__(message)
-        self.code = code
-        self.details = list(details)
 
     @property
     def status(self) -> int:

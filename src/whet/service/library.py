@@ -21,7 +21,6 @@ from whet.dashboard.data.files import last_line
 from whet.dashboard.data.files import read_object as metadata_of
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun, RunList, RunQuery, What
-from whet.hub.errors import HubError
 from whet.hub.storage.database import Database, database_now
 from whet.parsing import parse_json, parse_toml
 from whet.rollouts.results import METADATA
@@ -65,7 +64,7 @@ class ServiceLibrary:
             older = and_(RunRow.submitted_at == before, RunRow.id < last[:40])
             chosen = chosen.where(or_(RunRow.submitted_at < before, older))
         chosen = chosen.order_by(RunRow.submitted_at.desc(), RunRow.id.desc()).limit(query.limit + 1)
-        with _readable(), self._database.read() as session:
+        with self._database.read() as session:
             rows = list(session.scalars(chosen))
             shown = rows[: query.limit]
             items = [self._view(session, row, viewer) for row in shown]
@@ -76,20 +75,20 @@ class ServiceLibrary:
         now = self._refreshed(viewer)
         if now is None:
             raise DashboardError("unauthenticated", "the token of this page has ended. Log in again.")
-        with _readable(), self._database.read() as session:
+        with self._database.read() as session:
             row = session.get(RunRow, id)
             if row is None or row.deleted_at is not None or not now.sees(row.owner):
                 raise no_such(f"run {id}")
             return self._view(session, row, now, attempts=True)
 
     def current(self) -> Sequence[LibraryRun]:
-        with _readable(), self._database.read() as session:
+        with self._database.read() as session:
             recent = RunRow.ended_at > database_now(session) - RECENTLY_S
             query = select(RunRow).where(or_(RunRow.state.not_in(ENDED), recent), RunRow.deleted_at.is_(None))
             return [self._view(session, row, None) for row in session.scalars(query)]
 
     def look(self, id: str) -> LibraryRun | None:
-        with _readable(), self._database.read() as session:
+        with self._database.read() as session:
             row = session.get(RunRow, id)
             return None if row is None or row.deleted_at is not None else self._view(session, row, None)
 
@@ -97,7 +96,7 @@ class ServiceLibrary:
         return viewer.sees(run.owner)
 
     def make(self, run: LibraryRun, step: int, what: What) -> AbstractContextManager[Path]:
-        with _readable(), self._database.read() as session:
+        with self._database.read() as session:
             row = session.get_one(RunRow, run.id)
         return exported(self._data, row.id, row.model, row.config, step, what)
 
@@ -260,15 +259,6 @@ def _scores(directory: Path | None, kind: str) -> tuple[float | None, float | No
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-@contextmanager
-def _readable() -> Iterator[None]:
-    """The database's own errors (busy, disk_full) as those of the dashboard."""
-    try:
-        yield
-    except HubError as error:
-        raise DashboardError(error.code, str(error)) from error
 
 
 # Weights of any checkpoint of a run, made for one download as a deployment's are.

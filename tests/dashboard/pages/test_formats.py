@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whet.dashboard.pages.formats import clock, compact, iso, lasted, percent, size, sparkline
+from whet.display.page.formats import clock, compact, iso, lasted, percent, size, sparkline
 
 
 @pytest.mark.parametrize(

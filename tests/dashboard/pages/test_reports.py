@@ -55,12 +55,12 @@ def test_scores_are_those_of_the_report(runs: Runs, browser: Browser, read_page:
 def test_a_report_follows_its_files(runs: Runs, browser: Browser) -> None:
     directory = runs.evaluation([rollout(0, 0.25)], num_examples=2)
     run, reports = browser.library.run(None, browser.id("one")), Reports(rest=0.0)
-    first = reports.sections(run)
-    assert reports.sections(run) is first
+    first = reports.body(run)
+    assert reports.body(run) is first
     with (directory / "results.jsonl").open("a") as file:
         file.write(json.dumps(rollout(1, 0.75)) + "\n")
-    assert "1 of 2 rollouts are here" in first[0]
-    assert "1 of 2 rollouts are here" not in reports.sections(run)[0]
+    assert "1 of 2 rollouts are here" in first
+    assert "1 of 2 rollouts are here" not in reports.body(run)
 
 
 @pytest.mark.usefixtures("search")

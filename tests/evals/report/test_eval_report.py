@@ -89,8 +89,7 @@ def test_every_task_has_a_line_that_can_be_sorted(
     stored: Stored, rows: list[dict[str, Any]], read_page: ReadPage
 ) -> None:
     page = read_page(write_report(stored(rows)))
-    heads = [attributes for tag, attributes in page.tags if tag == "th" and attributes.get("scope") == "col"]
-    assert len(heads) == 9
+    assert len(page.named("button")) == 9
     # Lowest mean first: the task that only failed, then the others, each with its numbers for sorting.
     cells = [attributes["data-value"] for tag, attributes in page.tags if tag == "td" and "data-value" in attributes]
     lines = [cells[start : start + 7] for start in range(0, len(cells), 7)]
@@ -120,7 +119,8 @@ def test_reasoning_tool_calls_and_the_expected_answer_are_shown(stored: Stored, 
         {"role": "assistant", "content": "It is 3."},
     ]
     text = read_page(write_report(stored([row(0, 1.0, completion=said)]))).text
-    assert 'model (thinking) I should add. add({"a": 1}) tool 3 model It is 3. expected 4' in text
+    for part in ("I should add. calls add a: 1", "tool add 3 assistant It is 3. expected 4"):
+        assert part in text
 
 
 def test_an_evaluation_that_did_not_end_is_reported_as_far_as_it_came_and_each_attempt_once(
@@ -132,7 +132,7 @@ def test_an_evaluation_that_did_not_end_is_reported_as_far_as_it_came_and_each_a
         file.write('{"example_id": 2, "torn')
     text = read_page(write_report(directory)).text
     assert "It did not end: 2 of 8 rollouts are here." in text
-    assert "2 rollouts, 0 of them failed" in text
+    assert "rollouts, 0 failed 2" in text
 
 
 @pytest.mark.parametrize(

@@ -43,10 +43,10 @@ def test_it_begins_with_what_was_found_and_what_it_took(searched: Searched, read
         "Prompts for reverse-text with whet/tiny",
         "proposals from big, 10 training, 4 validation, 10 held-out examples",
         "It ended because the budget is spent.",
-        "0.750 mean reward on validation of the best prompt, the seed 0.250",
-        "80 calls of 100 were spent",
-        "2 proposals were accepted, 1 rejected",
-        "$0.1250 for all calls and reflections",
+        "best prompt on validation, the seed 0.250 0.750",
+        "calls spent, of 100 80",
+        "proposals accepted, 1 rejected 2",
+        "cost, of all calls and reflections $0.1250",
         "Candidate 3 is better than the seed on examples that the search has never seen.",
         "over 10 examples the best prompt earned 0.800 and the seed 0.500: a difference of +0.300, "
         "95 % interval +0.100 to +0.500, which is above 0.",
@@ -112,7 +112,7 @@ def test_each_validation_example_has_a_line_that_can_be_sorted(
     searched: Searched, candidate: Make, rollout: Callable[..., Any], read_page: ReadPage
 ) -> None:
     page = read_page(write_report(searched(rollouts=[rollout(candidate(0), 3, 0.0)])))
-    assert len([one for tag, one in page.tags if tag == "th" and one.get("scope") == "col"]) == 6
+    assert len(page.named("button")) == 6
     cells = [one["data-value"] for tag, one in page.tags if tag == "td" and "data-value" in one]
     lines = [cells[start : start + 4] for start in range(0, len(cells), 4)]
     assert lines == [["0", "3", "0", "0"], ["1", "3", "1", "1"], ["1", "2", "0", "1"], ["1", "1", "0", "1"]]
@@ -131,10 +131,10 @@ def test_answers_of_no_use_failed_calls_and_tokens_are_counted(
     ]
     rows = [rollout(seed, 0, 1.0), rollout(seed, 1, "ModelError"), rollout(seed, 2, "ModelError")]
     text = read_page(write_report(searched(candidates=[seed], rollouts=rows, reflections=asked))).text
-    assert "2 answers of the reflection model were of no use" in text
+    assert "answers of no use, of the reflection model 2" in text
     assert "0 system_prompt it is the current text, unchanged" in text
     assert "0 system_prompt it was refused (no) no" in text
-    assert "2 calls failed and count as reward 0" in text
+    assert "calls failed, and count as reward 0 2" in text
     assert "rollouts: whet/tiny 3 60 15 -" in text
     assert "reflection: big 4 3,600 400 -" in text
     assert "ModelError 2" in text

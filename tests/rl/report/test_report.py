@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -36,10 +37,13 @@ def test_a_hostile_model_changes_the_text_of_the_page_and_nothing_else(
 def test_every_environment_has_its_curve_and_its_numbers(build_run: BuildRun, read_page: ReadPage) -> None:
     directory = build_run()
     page = read_page(write_report(directory))
-    charts = {svg["aria-label"]: svg["data-chart"] or "" for svg in page.named("svg")}
-    assert '"name":"reverse-text"' in charts["Reward"]
-    assert '"name":"shout"' in charts["Reward"]
-    assert {"KL, sampler to learner", "Entropy", "Gradient norm", "Seconds a step"} <= charts.keys()
+    figures = {one["data-title"]: json.loads(one["data-labels"] or "") for one in page.named("figure")}
+    assert figures["Reward"] == ["reverse-text", "shout"]
+    assert {"KL, sampler to learner", "Entropy", "Gradient norm", "Seconds a step"} <= figures.keys()
+    assert figures.keys() == {svg["aria-label"] for svg in page.named("svg")}
+    (curves,) = (json.loads(one["data-curves"] or "") for one in page.named("div") if "data-curves" in one)
+    assert len(curves["series"]["reward/shout/mean"]) == 6  # steps
+    assert curves["marks"].keys() == {"reward/reverse-text/mean", "reward/shout/mean"}
     before, after = (RunData.of(open_run(directory)).evaluation(moment) for moment in ("before", "after"))
     assert before is not None
     assert after is not None

@@ -56,7 +56,6 @@ def test_hub_keeps_its_pages(service: Any, packages: Any) -> None:
     assert service.push("ann", "ann", packages.Wheel(), visibility="PUBLIC").status_code == 201
     assert "ann/word-game" in page(service, "/environments").text
     assert "word-game" in page(service, "/environments/ann/word-game").text
-    assert page(service, "/static/hub.css").status_code == 200
     assert page(service, "/static/whet.css").status_code == 200
 
 

@@ -200,4 +200,3 @@ def test_pages_of_the_hub_have_the_look_of_the_service(log_in: Callable[[str], P
     for path, status in (("/environments", 200), ("/login", 200), ("/device", 200), ("/environments/ann/none", 404)):
         html = pages.get(path, status)
         assert "whet.css" in html
-        assert "hub.css" not in html

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,7 +178,7 @@ def _examined(directory: Path, run: LibraryRun, faults: list[str]) -> list[dict[
         # Files may say anything; what rules do not expect there is a finding about the files.
         what = f"the run's files cannot be examined: {error}"
         found = [DoctorFinding("unreadable", "warning", what[:500], (), ())]
-    return [_finding(one) for one in found[:50]]
+    return [one.view for one in found[:50]]
 
 
 def _check_files(directory: Path) -> None:
@@ -189,18 +189,6 @@ def _check_files(directory: Path) -> None:
             raise DashboardError("forbidden", f"{path.name} is not a regular file; links are not followed.")
     if (directory / "rollouts").is_symlink() or (directory / "checkpoints").is_symlink():
         raise DashboardError("forbidden", "links are not followed.")
-
-
-def _finding(finding: Any) -> dict[str, Any]:
-    changes = [{**asdict(one), "text": one.text} for one in finding.changes]
-    return {
-        "severity": finding.severity,
-        "rule": finding.rule,
-        "title": finding.what,
-        "evidence": list(finding.evidence),
-        "change": changes[0]["text"] if changes else None,
-        "changes": changes,
-    }
 
 
 def progress(run: LibraryRun, use: ProcessUse) -> dict[str, Any]:

@@ -9,48 +9,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import Request
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from whet.dashboard.call import DashboardCall, DataRoute, Site
 from whet.dashboard.errors import DashboardError
-from whet.dashboard.pages.formats import FILTERS
-from whet.display.html import escape
+from whet.display.page.rendering import STATIC, templates
 
-FOLDER = Path(__file__).parents[1]
-STATIC = FOLDER / "static"
+FOLDER = Path(__file__).parents[1] / "templates"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-
-
-@lru_cache(maxsize=8)
-def _templates(folders: tuple[Path, ...]) -> Environment:
-    loader = FileSystemLoader([FOLDER / "templates", *folders])
-    templates = Environment(
-        loader=loader,
-        autoescape=True,
-        finalize=_visible,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    templates.filters.update(FILTERS)
-    return templates
-
-
-def _visible(value: Any) -> Any:
-    """Text escaped, with characters replaced that are invisible or reorder it; markup of templates as it is."""
-    return escape(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def render(request: Request, template: str, status: int = 200, **values: Any) -> Response:
@@ -59,15 +36,15 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
     return render_page(request, call.site, template, status, {**call.site.values(call.viewer), **values})
 
 
-class StatusError(Protocol):
-    """An error with an HTTP status: a `DashboardError`, or that of another application."""
-
-    @property
-    def status(self) -> int: ...
-
-
-def error_page(request: Request, site: Site, error: StatusError) -> Response:
-    return render_page(request, site, "error.html", error.status, {"message": str(error), "status": error.status})
+def error_page(request: Request, error: DashboardError) -> Response:
+    """An error of a page. Where a session has ended, the way to a new one, and back from there."""
+    site: Site = request.app.state.site
+    if error.code != "unauthenticated" or not site.login:
+        return render_page(request, site, "error.html", error.status, {"message": str(error), "status": error.status})
+    target = f"?{urlencode({'next': address_of(request)})}" if request.method == "GET" else ""
+    answer = RedirectResponse(f"{root_of(request)}{site.login}{target}", status_code=303)
+    answer.delete_cookie(site.cookie)
+    return answer
 
 
 def render_page(request: Request, site: Site, template: str, status: int, values: Mapping[str, Any]) -> Response:
@@ -75,7 +52,7 @@ def render_page(request: Request, site: Site, template: str, status: int, values
     root = root_of(request)
     values = {"user": "", **values}
     text = (
-        _templates(tuple(site.templates))
+        templates((FOLDER, *site.templates))
         .get_template(template)
         .render(root=root, site=site, path=request.url.path.removeprefix(root), static=_static(root), **values)
     )
@@ -99,6 +76,11 @@ def root_of(request: Request) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
+def address_of(request: Request) -> str:
+    """The path below the application's, with its query."""
+    return request.url.path.removeprefix(root_of(request)) + (f"?{request.url.query}" if request.url.query else "")
+
+
 def _static(root: str) -> Any:
     return lambda name: f"{root}/static/{name}?v={_hash(name)}"
 
@@ -113,8 +95,7 @@ class PageRoute(DataRoute):
 
     @staticmethod
     def answer(request: Request, error: DashboardError) -> Response:
-        call = getattr(request.state, "dashboard", None)
-        return error_page(request, Site() if call is None else call.site, error)
+        return error_page(request, error)
 
 
 class _StaticFiles(StaticFiles):

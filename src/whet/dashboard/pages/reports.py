@@ -26,7 +26,7 @@ from whet.dashboard.data.stores import results_directory
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun, RunKind, RunQuery
 from whet.dashboard.pages.rendering import PageRoute, render, root_of
-from whet.display.html import Html
+from whet.display.page.rendering import fragment
 from whet.display.text import number
 from whet.errors import RunError
 
@@ -110,15 +110,15 @@ def report_page(request: Request, call: Call, run: RunId) -> Response:
         ("failed", f"{rollouts}?failed=true"),
         ("longest", f"{rollouts}?sort=output_tokens&descending=true"),
     ]
-    sections = reports.sections(found) if found.directory is not None else []
+    body = reports.body(found) if found.directory is not None else ""
     empty = f"This run is {found.state}. Its scores are here once its first rollouts have ended."
-    return render(request, "report.html", run=found, sections=sections, links=links, empty=empty)
+    return render(request, "report.html", run=found, body=body, links=links, empty=empty)
 
 
 @dataclass(frozen=True, slots=True)
 class _Report:
     stamps: tuple[FileStamp | None, ...]
-    sections: Sequence[Html]
+    body: str
     made_at: float  # by the monotonic clock
     took: float  # seconds
 
@@ -132,8 +132,8 @@ class Reports:
         self._kept: OrderedDict[Path, _Report] = OrderedDict()
         self._lock = threading.Lock()
 
-    def sections(self, run: LibraryRun) -> Sequence[Html]:
-        """The report of a run; nothing before its first row. Raises `DashboardError`, and `RunError` for damage."""
+    def body(self, run: LibraryRun) -> str:
+        """A run's report as markup; nothing before its first row. Raises `DashboardError`; `RunError` for damage."""
         assert run.directory is not None
         directory = results_directory(run.directory) if run.kind == "evaluation" else run.directory
         stamps = tuple(file_stamp(directory / name) for name in FILES[run.kind])
@@ -148,13 +148,13 @@ class Reports:
             kept = self._kept.get(directory)
             if kept is None or (kept.stamps != stamps and time.monotonic() > kept.made_at + self._rest * kept.took):
                 begun = time.monotonic()
-                made = _sections(run, directory)
+                made = _body(run, directory)
                 now = time.monotonic()
                 kept = self._kept[directory] = _Report(stamps, made, now, now - begun)
             self._kept.move_to_end(directory)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-            return kept.sections
+            return kept.body
         finally:
             self._lock.release()
 
@@ -164,7 +164,7 @@ DAMAGED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeErr
 """What reports raise for files that no run of whet has written: a run's own code may write anything into them."""
 
 
-def _sections(run: LibraryRun, directory: Path) -> Sequence[Html]:
+def _body(run: LibraryRun, directory: Path) -> str:
     with held(directory, FILES[run.kind]) as folder:
         shown = directory if run.trusted else Path(run.name)
         try:
@@ -178,26 +178,26 @@ def _sections(run: LibraryRun, directory: Path) -> Sequence[Html]:
             ) from error
 
 
-def _evaluation(folder: Path) -> Sequence[Html]:
+def _evaluation(folder: Path) -> str:
     from whet.evals.report.data import read_report
-    from whet.evals.report.page import sections
+    from whet.evals.report.page import TEMPLATE, values
 
     if not (folder / "results.jsonl").is_file():
-        return []
+        return ""
     data = read_report(folder)
-    return sections(data) if data.summary.rollouts else []
+    return fragment(TEMPLATE, **values(data)) if data.summary.rollouts else ""
 
 
-def _search(run: LibraryRun, folder: Path, shown: Path) -> Sequence[Html]:
+def _search(run: LibraryRun, folder: Path, shown: Path) -> str:
     from whet.gepa.records.stored import open_search
     from whet.gepa.report.data import read_report
-    from whet.gepa.report.page import sections
+    from whet.gepa.report.page import TEMPLATE, values
 
     data = read_report(open_search(folder))
     if not data.search.candidates:
-        return []
+        return ""
     data.search = replace(data.search, directory=shown, state=run.state)
-    return sections(data)
+    return fragment(TEMPLATE, **values(data))
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from whet.dashboard.data.facts import progress
 from whet.dashboard.data.logs import LogQuery, log_lines
 from whet.dashboard.data.series import metrics
 from whet.dashboard.library import LibraryRun
-from whet.dashboard.pages.figures import Columns, drawn, extremes, figures_of
-from whet.dashboard.pages.formats import compact, lasted, size, sparkline
 from whet.dashboard.pages.rendering import PageRoute, render, root_of, wants_drawings
+from whet.display.page.formats import compact, lasted, size, sparkline
+from whet.rl.report.figures import Columns, drawn, extremes, figures_of
 
 router = APIRouter(route_class=PageRoute)
 MOST_CHOSEN = 12

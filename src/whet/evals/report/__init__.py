@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from whet.display.page.rendering import document
 from whet.evals.report.data import read_report
-from whet.evals.report.page import page
+from whet.evals.report.page import TEMPLATE, title_of, values
 from whet.evals.stored.streaming import find_results
 from whet.runs.report import write_page
 
@@ -18,4 +19,5 @@ def write_report(directory: Path) -> Path:
     none, and for a row that cannot be read.
     """
     directory = find_results(directory)
-    return write_page(directory, page(read_report(directory)))
+    data = read_report(directory)
+    return write_page(directory, document(TEMPLATE, title_of(data), values(data)))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from whet.display.page.rendering import document
 from whet.gepa.records.stored import open_search
 from whet.gepa.report.data import read_report
-from whet.gepa.report.page import page
+from whet.gepa.report.page import TEMPLATE, values
 from whet.runs.report import write_page
 
 
@@ -17,4 +18,4 @@ def write_report(directory: Path) -> Path:
     Raises `RunError` where there is no search, and for a file of it that is damaged.
     """
     search = open_search(directory)
-    return write_page(search.directory, page(read_report(search)))
+    return write_page(search.directory, document(TEMPLATE, search.title, values(read_report(search))))

@@ -1,7 +1,4 @@
-"""The drawings of the report: the lineage of the candidates, and scores over calls. Inline SVG.
-
-Positions are computed by pure functions; colours come from the page's style sheet.
-"""
+"""What the report draws: the lineage of the candidates, and scores over calls. Pure; `drawings.html` draws them."""
 
 from __future__ import annotations
 
@@ -10,11 +7,9 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from whet.display.chart import axis
-from whet.display.html import Html, join, tag
-from whet.display.svg import coordinate, drawing, grid, plot_of
-from whet.display.text import number
+from whet.display.chart import Plot, axis
 from whet.gepa.records.candidates import by_id
 from whet.gepa.types import CandidateRecord
 
@@ -76,67 +71,40 @@ def ancestors(records: Sequence[CandidateRecord], last: CandidateRecord | None) 
     return found
 
 
-def lineage_svg(records: Sequence[CandidateRecord], best: CandidateRecord | None) -> Html:
-    """The lineage from left to right; the way to the best candidate stands out."""
-    nodes = lineage(records)
-    if not nodes:
-        return join()
-    positions = {node.record.number: _position(node) for node in nodes}
+def tree(records: Sequence[CandidateRecord], best: CandidateRecord | None) -> dict[str, Any] | None:
+    """The lineage from left to right, with the way to the best candidate; None without candidates."""
     way, known = ancestors(records, best), by_id(records)
-    edges, dots = [], []
-    for node in nodes:
-        one = node.record
-        x, y = positions[one.number]
-        for parent in (known[id] for id in one.parents if id in known):
-            if parent.number in positions and parent.number != one.number:
-                edges.append(_edge(positions[parent.number], (x, y), {one.number, parent.number} <= way))
-        dots.append(_dot(node, x, y, one.number in way, best is not None and one.number == best.number))
-    width = max(x for x, _ in positions.values()) + 2 * MARGIN
-    height = max(y for _, y in positions.values()) + RADIUS + MARGIN
-    return tag(
-        "svg",
-        *edges,
-        *dots,
-        viewBox=f"0 0 {coordinate(width)} {coordinate(height)}",
-        width=coordinate(width),
-        height=coordinate(height),
-        class_="tree",
-        role="img",
-        aria_label="Lineage of the candidates",
-    )
+    nodes: dict[int, dict[str, Any]] = {
+        node.record.number: {
+            "record": node.record,
+            "name": _name(node.record),
+            "x": MARGIN + node.column * ACROSS,
+            "y": MARGIN + node.row * DOWN,
+            "rejected": node.rejected,
+            "on_way": node.record.number in way,
+            "best": best is not None and node.record.number == best.number,
+        }
+        for node in lineage(records)
+    }
+    if not nodes:
+        return None
+    edges = [
+        {"start": nodes[parent.number], "end": node, "on_way": {number, parent.number} <= way}
+        for number, node in nodes.items()
+        for parent in (known[id] for id in node["record"].parents if id in known)
+        if parent.number in nodes and parent.number != number
+    ]
+    width, height = (max(node[way] for node in nodes.values()) for way in ("x", "y"))
+    return {
+        "nodes": list(nodes.values()),
+        "edges": edges,
+        "width": width + 2 * MARGIN,
+        "height": height + RADIUS + MARGIN,
+    }
 
 
-def _position(node: Node) -> tuple[float, float]:
-    return MARGIN + node.column * ACROSS, MARGIN + node.row * DOWN
-
-
-def _edge(start: tuple[float, float], end: tuple[float, float], on_way: bool) -> Html:
-    (x, y), (to_x, to_y) = start, end
-    bend = (x + to_x) / 2
-    path = f"M{coordinate(x)},{coordinate(y)}C{coordinate(bend)},{coordinate(y)} {coordinate(bend)},{coordinate(to_y)} "
-    return tag("path", d=f"{path}{coordinate(to_x)},{coordinate(to_y)}", class_="edge way" if on_way else "edge")
-
-
-def _dot(node: Node, x: float, y: float, on_way: bool, best: bool) -> Html:
-    record = node.record
-    score = number(record.val_mean)
-    more = f"; {node.rejected} proposals from it were rejected" if node.rejected else ""
-    name = "seed" if record.verdict == "seed" else f"candidate {record.number}"
-    below = f"{node.rejected} rejected" if node.rejected else ""
-    return tag(
-        "g",
-        tag("title", f"{name}: {score} on validation{more}"),
-        tag(
-            "circle",
-            cx=coordinate(x),
-            cy=coordinate(y),
-            r=RADIUS,
-            class_=" ".join(["node", *(["way"] if on_way else []), *(["best"] if best else [])]),
-        ),
-        tag("text", str(record.number), x=coordinate(x), y=coordinate(y), dy="0.35em", class_="inside middle"),
-        tag("text", score, x=coordinate(x), y=coordinate(y + RADIUS + 14), class_="score middle"),
-        tag("text", below, x=coordinate(x), y=coordinate(y + RADIUS + 27), class_="axis middle") if below else join(),
-    )
+def _name(record: CandidateRecord) -> str:
+    return "seed" if record.verdict == "seed" else f"candidate {record.number}"
 
 
 def validated(records: Sequence[CandidateRecord]) -> list[tuple[CandidateRecord, float]]:
@@ -161,33 +129,23 @@ def best_so_far(records: Sequence[CandidateRecord]) -> list[tuple[int, float]]:
     return steps
 
 
-def scores_svg(records: Sequence[CandidateRecord], max_calls: int | None, width: int = 1040, height: int = 260) -> Html:
-    """Means on validation over calls spent: a point a candidate, filled where it was accepted, and the best so far."""
+def scores(records: Sequence[CandidateRecord], max_calls: int | None, width: int, height: int) -> dict[str, Any] | None:
+    """Means on validation over calls, and the best so far to the last call; None before the first."""
     scored = validated(records)
     if not scored:
-        return join()
+        return None
     values = [mean for _, mean in scored]
     shares = all(0 <= value <= 1 for value in values)
     y_axis = axis(min(0.0, *values) if shares else min(values), max(1.0, *values) if shares else max(values), 5)
     last = max(one.calls_after for one in records)
     x_axis = axis(0.0, float(max(last, max_calls or 0, 1)), 8, whole=True)
-
-    plot = plot_of(x_axis, y_axis, width, height)
-    parts = grid(plot, "calls")
     steps = best_so_far(records)
-    if steps:
-        parts.append(_staircase([plot.position(step) for step in steps], plot.position((last, steps[-1][1]))))
-    for one, mean in scored:
-        x, y = plot.position((one.calls_after, mean))
-        name = "seed" if one.verdict == "seed" else f"candidate {one.number} ({one.verdict})"
-        title = tag("title", f"{name}: {mean:.3f} after {one.calls_after:,} calls")
-        kind = "mark c1" if one.verdict == "rejected" else "dot c0"
-        parts.append(tag("circle", title, cx=coordinate(x), cy=coordinate(y), r=4.5, class_=kind))
-    return drawing("Means on validation over calls", parts, width, height)
-
-
-def _staircase(points: Sequence[tuple[float, float]], end: tuple[float, float]) -> Html:
-    drawn = f"M{coordinate(points[0][0])},{coordinate(points[0][1])}"
-    for x, y in (*points[1:], end):
-        drawn += f"H{coordinate(x)}V{coordinate(y)}"
-    return tag("path", d=drawn, class_="line c0")
+    return {
+        "plot": Plot(x_axis, y_axis, 46, 10, width - 56, height - 40),
+        "width": width,
+        "height": height,
+        "best": [*steps, (last, steps[-1][1])] if steps else [],
+        "points": [
+            {"name": _name(one), "verdict": one.verdict, "mean": mean, "calls": one.calls_after} for one, mean in scored
+        ],
+    }

@@ -1,216 +1,181 @@
-"""The report of a search as one HTML page, from its data."""
+"""What the report of a search shows, from its data: values of `search.html`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from whet.display.html import SORT_SCRIPT, Html, document, join, tag
 from whet.display.text import number
 from whet.gepa.records.stored import BEST_PROMPT
 from whet.gepa.records.summary_text import confirmation_words, headline, tested
 from whet.gepa.report.data import ModelUsage, SearchReportData
-from whet.gepa.report.drawings import lineage_svg, scores_svg
-from whet.gepa.report.prompts import difference_html, prompts_html
+from whet.gepa.report.drawings import scores, tree
+from whet.gepa.text_diff import differences
 from whet.gepa.types import CandidateRecord, Verdict
-from whet.runs.report import (
-    MOST_ROWS,
-    error,
-    head,
-    number_cell,
-    sample,
-    section,
-    settings,
-    small,
-    sortable_table,
-    table,
-    verdict,
-)
+from whet.runs.report import MOST_ROWS, ReportTable
 
+TEMPLATE = "search.html"
 MOST_CANDIDATES = 200
 """Candidates that are shown with what they changed, of those accepted and of those rejected."""
-COLOURS = {"good": "c2", "unsure": "c4", "bad": "c1"}
-STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
+MOST_LINES = 400
+"""Lines of a difference that are shown."""
+LONGEST_LINE = 4000
+TONES = {"good": "ok", "unsure": "warning", "bad": "error"}
 
 
-def page(data: SearchReportData) -> str:
-    """The whole document."""
-    return document(data.search.title, sections(data), style=STYLE, script=SORT_SCRIPT)
-
-
-def sections(data: SearchReportData) -> list[Html]:
-    """What the document shows, for a page of another program too."""
-    return [
-        _head(data),
-        _verdict(data),
-        _next(data),
-        _best(data),
-        _lineage(data),
-        _candidates(data, "accepted", "Accepted candidates", most_opened=3),
-        _frontier(data),
-        _candidates(data, "rejected", "Rejected proposals", "Each with the reason, and what it would have changed."),
-        _unusable(data),
-        _effort(data),
-        settings("Settings", "metadata.json", json.dumps(dict(data.search.status), indent=2)),
-    ]
-
-
-def _head(data: SearchReportData) -> Html:
+def values(data: SearchReportData) -> dict[str, Any]:
+    """What the template needs."""
     search = data.search
-    plan = search.plan
-    facts = [
-        f"proposals from {search.reflection_model}",
-        f"{plan.num_train:,} training, {plan.num_val:,} validation, {plan.num_held_out:,} held-out examples"
-        if plan
-        else "",
-        search.date.replace("T", " "),
-    ]
-    ended = f"It ended because {search.reason}." if search.state == "finished" and search.reason else ""
-    unfinished = ""
-    if search.state != "finished":
-        unfinished = f"It has not ended: {search.state}" + (f" ({search.reason})." if search.reason else ".")
-        unfinished += f" To go on: {search.resume}" if search.resume else ""
-    notes = [tag("p", ended, class_="sub") if ended else join(), error(unfinished)]
-    return head(search.title, facts, _tiles(data), *notes)
+    verdict, meaning, sureness = headline(search)
+    best, seed = search.best, search.seed
+    return {
+        "title": search.title,
+        "facts": list(_facts(data)),
+        "ended": f"It ended because {search.reason}." if search.state == "finished" and search.reason else "",
+        "unfinished": _unfinished(data),
+        "stats": list(_stats(data)),
+        "verdict": verdict,
+        "meaning": meaning,
+        "confirmation": list(confirmation_words(search)),
+        "tone": TONES[sureness],
+        "evaluate": search.evaluate,
+        "prompt_file": data.directory / BEST_PROMPT,
+        "best": best,
+        "seed": seed,
+        "against_seed": _difference(seed.texts, best.texts) if best is not None and seed is not None else {},
+        "tree": tree(search.candidates, best),
+        "scores": scores(search.candidates, search.max_calls, 1040, 260),
+        "accepted": _candidates(data, "accepted"),
+        "rejected": _candidates(data, "rejected"),
+        "frontier": list(_frontier(data)),
+        "hidden_examples": max(0, len(data.frontier) - MOST_ROWS),
+        "unusable": ReportTable(
+            "Answers that were of no use",
+            ("to change", "component", "what was wrong", "the answer"),
+            [
+                ("" if one.candidate is None else str(one.candidate), one.component, one.why, one.answer)
+                for one in data.unusable[:MOST_CANDIDATES]
+            ],
+            _left_out(len(data.unusable)),
+            text=True,
+        ),
+        "costs": ReportTable(
+            "Cost",
+            ("of", "calls", "tokens in", "tokens out", "cost"),
+            [
+                _cost(f"rollouts: {search.model}", data.rollouts),
+                _cost(f"reflection: {search.reflection_model}", data.reflection),
+            ],
+            "No prices are known for what has no cost here." if search.cost is None else "",
+        ),
+        "failed_calls": ReportTable(
+            "Calls that failed", ("kind", "calls"), [(kind, f"{count:,}") for kind, count in data.errors.most_common()]
+        ),
+        "settings": json.dumps(dict(search.status), indent=2),
+    }
 
 
-def _tiles(data: SearchReportData) -> Iterator[tuple[str, str]]:
+def _facts(data: SearchReportData) -> Iterator[str]:
+    search, plan = data.search, data.search.plan
+    yield f"proposals from {search.reflection_model}"
+    if plan:
+        yield f"{plan.num_train:,} training, {plan.num_val:,} validation, {plan.num_held_out:,} held-out examples"
+    yield search.date.replace("T", " ")
+
+
+def _unfinished(data: SearchReportData) -> str:
+    search = data.search
+    if search.state == "finished":
+        return ""
+    state = f"It has not ended: {search.state}" + (f" ({search.reason})." if search.reason else ".")
+    return f"{state} To go on: {search.resume}" if search.resume else state
+
+
+def _stats(data: SearchReportData) -> Iterator[tuple[str, str, str]]:
+    """(what it is, the number, a note) of the headline numbers."""
     search = data.search
     best, seed = search.best, search.seed
     if best is not None:
-        of_seed = f", the seed {number(seed.val_mean)}" if seed is not None and seed is not best else ""
-        yield f"mean reward on validation of the best prompt{of_seed}", number(best.val_mean)
+        of_seed = f"the seed {number(seed.val_mean)}" if seed is not None and seed is not best else ""
+        yield "best prompt on validation", number(best.val_mean), of_seed
     if search.max_calls is not None:
-        yield f"calls of {search.max_calls:,} were spent", f"{search.spent:,}"
-    accepted, rejected = search.count("accepted"), search.count("rejected")
-    yield f"proposals were accepted, {rejected:,} rejected", f"{accepted:,}"
-    yield "answers of the reflection model were of no use", f"{len(data.unusable):,}"
+        yield "calls spent", f"{search.spent:,}", f"of {search.max_calls:,}"
+    yield "proposals accepted", f"{search.count('accepted'):,}", f"{search.count('rejected'):,} rejected"
+    yield "answers of no use", f"{len(data.unusable):,}", "of the reflection model"
     if data.errors:
-        yield "calls failed and count as reward 0", f"{data.errors.total():,}"
+        yield "calls failed", f"{data.errors.total():,}", "and count as reward 0"
     if search.cost is not None:
-        yield "for all calls and reflections", f"${search.cost:.4f}"
+        yield "cost", f"${search.cost:.4f}", "of all calls and reflections"
 
 
-def _verdict(data: SearchReportData) -> Html:
-    title, words, sureness = headline(data.search)
-    return verdict(title, f" {words}" if words else "", confirmation_words(data.search), COLOURS[sureness])
-
-
-def _next(data: SearchReportData) -> Html:
-    """The command that evaluates the best prompt, to be copied: one for each environment."""
-    return section(
-        "Use it",
-        *(tag("div", tag("pre", command), class_="command") for command in data.search.evaluate),
-        note=f"The best prompt is in {data.directory / BEST_PROMPT}. To evaluate it:",
-    )
-
-
-def _best(data: SearchReportData) -> Html:
-    best, seed = data.search.best, data.search.seed
-    if best is None or seed is None:
-        return small("No candidate has been validated yet.")
-    prompt = tag("div", prompts_html(best.texts), class_="prompt")
-    if best is seed:
-        return section("The seed prompt, still the best", prompt)
-    difference = difference_html(seed.texts, best.texts)
-    return section(f"The best prompt: candidate {best.number}", prompt, tag("h3", "Against the seed"), difference)
-
-
-def _lineage(data: SearchReportData) -> Html:
-    search = data.search
-    tree, scores = lineage_svg(search.candidates, search.best), scores_svg(search.candidates, search.max_calls)
-    note = (
-        "Left to right: which candidate was made from which, with means on validation; the way to the best is marked."
-    )
-    over = "Filled: the seed and what was accepted. Hollow: validated and rejected. The line is the best so far."
-    if not tree:
-        return join()
-    return join(
-        section("Lineage", tag("div", tree, class_="scroll"), small(note)),
-        section("Scores over calls", scores, small(over) if scores else join()),
-    )
-
-
-def _candidates(data: SearchReportData, wanted: Verdict, title: str, note: str = "", most_opened: int = 0) -> Html:
+def _candidates(data: SearchReportData, wanted: Verdict) -> dict[str, Any]:
     """Those with this verdict, each with how it came about and what it changed."""
     found = [one for one in data.search.candidates if one.verdict == wanted]
-    opened = len(found) <= most_opened
-    shown = [_candidate(data, one, opened) for one in found[:MOST_CANDIDATES]]
-    return section(title, *shown, _left_out(len(found) - MOST_CANDIDATES), note=note)
+    shown = [_candidate(data, one) for one in found[:MOST_CANDIDATES]]
+    return {"shown": shown, "left_out": _left_out(len(found))}
 
 
-def _left_out(count: int) -> Html:
-    note = f"{count:,} more are left out here; candidates.jsonl has them all."
-    return small(note if count > 0 else "")
+def _left_out(count: int) -> str:
+    hidden = count - MOST_CANDIDATES
+    return f"{hidden:,} more are left out here; candidates.jsonl has them all." if hidden > 0 else ""
 
 
-def _candidate(data: SearchReportData, one: CandidateRecord, opened: bool) -> Html:
+def _candidate(data: SearchReportData, one: CandidateRecord) -> dict[str, Any]:
     known = data.search.by_id
     parents = [known[id] for id in one.parents if id in known]
-    from_ = f" from {', '.join(str(parent.number) for parent in parents)}" if parents else ""
-    score = f", {number(one.val_mean)} on validation" if one.val_mean is not None else ""
-    return sample(
-        f"candidate {one.number}",
-        f"{from_}{score}: {one.reason}",
-        small("; ".join(tested(one))),
-        difference_html(parents[0].texts, one.texts) if parents else prompts_html(one.texts),
-        opened=opened,
-    )
+    from_ = f"from {', '.join(str(parent.number) for parent in parents)}" if parents else ""
+    score = f"{number(one.val_mean)} on validation" if one.val_mean is not None else ""
+    return {
+        "number": one.number,
+        "facts": f"{', '.join(filter(None, (from_, score)))}: {one.reason}",
+        "tested": "; ".join(tested(one)),
+        "texts": one.texts,
+        "difference": _difference(parents[0].texts, one.texts) if parents else None,
+    }
 
 
-def _frontier(data: SearchReportData) -> Html:
-    if not data.frontier:
-        return join()
-    best, seed = data.search.best, data.search.seed
-    heads = ["example", "question", "best reward", "candidates with it", "seed"]
-    if best is not None and best is not seed:
-        heads.append(f"candidate {best.number}")
-    compared = [one for one in (seed, best) if one is not None][: len(heads) - 4]
-    shown = sorted(data.frontier, key=lambda line: line.reward)[:MOST_ROWS]
-    rows = [
-        [
-            tag("td", line.example.partition("/")[2]),
-            tag("td", data.questions.get(line.example, "")),
-            number_cell(line.reward),
-            tag("td", ", ".join(map(str, line.numbers)), data_value=str(len(line.numbers))),
-            *(number_cell(one.val_rewards.get(line.example)) for one in compared),
+def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """What differs, by component: lines with their pieces, which say whether they are marked; the first of many."""
+    return {
+        name: [
+            *({"kind": line.kind, "pieces": list(_at_most(line.pieces))} for line in lines[:MOST_LINES]),
+            *(
+                [{"kind": "hidden", "pieces": [(f"{len(lines) - MOST_LINES:,} more lines …", False)]}]
+                if len(lines) > MOST_LINES
+                else []
+            ),
         ]
-        for line in shown
-    ]
-    hidden = len(data.frontier) - len(rows)
-    left_out = f"{hidden:,} examples with higher rewards are left out here; pareto_frontier.jsonl has them all. "
-    note = f"{left_out if hidden else ''}Lowest reward first; a column's head sorts by it."
-    return section("Who is best on which validation example", sortable_table(heads, rows), note=note)
+        for name, lines in differences(before, after).items()
+    }
 
 
-def _unusable(data: SearchReportData) -> Html:
-    rows = [
-        ("" if one.candidate is None else str(one.candidate), [one.component, one.why, one.answer])
-        for one in data.unusable[:MOST_CANDIDATES]
-    ]
-    return section(
-        "Answers that were of no use",
-        table(("to change", "component", "what was wrong", "the answer"), rows, text=True),
-        _left_out(len(data.unusable) - MOST_CANDIDATES),
-    )
+def _at_most(pieces: tuple[tuple[str, bool], ...]) -> Iterator[tuple[str, bool]]:
+    """The pieces of a line to its longest length; one piece alone is not marked, the whole line is."""
+    left = LONGEST_LINE
+    for text, changed in pieces:
+        hidden = len(text) - left
+        yield f"{text[:left]}… ({hidden:,} more characters)" if hidden > 0 else text, changed and len(pieces) > 1
+        left -= len(text)
+        if left < 0:
+            return
 
 
-def _effort(data: SearchReportData) -> Html:
-    search = data.search
-    used = (f"rollouts: {search.model}", data.rollouts), (f"reflection: {search.reflection_model}", data.reflection)
-    rows = [
-        (name, [f"{usage.calls:,}", f"{usage.input_tokens:,.0f}", f"{usage.output_tokens:,.0f}", _dollars(usage)])
-        for name, usage in used
-    ]
-    kinds = [(kind, [f"{count:,}"]) for kind, count in data.errors.most_common()]
-    return section(
-        "Cost",
-        table(("of", "calls", "tokens in", "tokens out", "cost"), rows),
-        small("No prices are known for what has no cost here." if search.cost is None else ""),
-        *([tag("h3", "Calls that failed"), table(("kind", "calls"), kinds)] if kinds else []),
-    )
+def _frontier(data: SearchReportData) -> Iterator[dict[str, Any]]:
+    """The validation examples, those with the lowest rewards first."""
+    compared = [one for one in (data.search.seed, data.search.best) if one is not None]
+    if len(compared) == 2 and compared[0] is compared[1]:
+        compared.pop()
+    for line in sorted(data.frontier, key=lambda line: line.reward)[:MOST_ROWS]:
+        yield {
+            "example": line.example.partition("/")[2],
+            "question": data.questions.get(line.example, ""),
+            "reward": line.reward,
+            "numbers": line.numbers,
+            "compared": [one.val_rewards.get(line.example) for one in compared],
+        }
 
 
-def _dollars(usage: ModelUsage) -> str:
-    return "-" if usage.cost is None else f"${usage.cost:.4f}"
+def _cost(name: str, usage: ModelUsage) -> tuple[str, ...]:
+    cost = "-" if usage.cost is None else f"${usage.cost:.4f}"
+    return name, f"{usage.calls:,}", f"{usage.input_tokens:,.0f}", f"{usage.output_tokens:,.0f}", cost

@@ -6,16 +6,16 @@ import errno
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.middleware import Middleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from whet import __version__
+from whet.dashboard.app import base_app
+from whet.dashboard.call import Site, error_answer
 from whet.hub.api import accounts, environments, packages, pushes
 from whet.hub.api.packages import PageCache
 from whet.hub.domain.hub import MIB, Hub
@@ -24,92 +24,61 @@ from whet.hub.pages import routes as pages
 
 BODY_BYTES = MIB
 ROUTERS = (accounts.router, environments.router, pushes.router, packages.router, pages.router)
-PAGES = frozenset(route.endpoint for route in pages.router.routes if isinstance(route, APIRoute))
 NO_LARGER_BODIES: Mapping[re.Pattern[str], int] = MappingProxyType({})
 UPLOAD = re.compile(r"/api/v1/pushes/[^/]*/files/[^/]*")
-HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
-    "X-Frame-Options": "DENY",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
-}
 
 
 def create_app(
-    hub: Hub, first: Sequence[APIRouter] = (), larger: Mapping[re.Pattern[str], int] = NO_LARGER_BODIES
+    hub: Hub,
+    first: Sequence[APIRouter] = (),
+    larger: Mapping[re.Pattern[str], int] = NO_LARGER_BODIES,
+    site: Site = pages.SITE,
+    more_values: pages.MoreValues = pages.own_values,
 ) -> FastAPI:
     """The ASGI application of one hub.
 
     Args:
         first: routes that go before those of the hub.
         larger: paths whose requests may have more bytes than others.
+        site: what is around every page.
+        more_values: further values of the hub's pages.
     """
-    app = FastAPI(
-        title="whet hub",
-        version=__version__,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url="/api/v1/openapi.json",
-        redirect_slashes=False,
-    )
-    app.state.hub, app.state.pages = hub, PageCache()
+    guard = Middleware(RequestGuard, larger={UPLOAD: hub.limits.chunk_bytes, **larger})
+    app = base_app(site.title, site, middleware=[guard])
+    app.state.hub, app.state.pages, app.state.more_values = hub, PageCache(), more_values
     for router in (*first, *ROUTERS):
         app.include_router(router)
-    app.add_exception_handler(HubError, hub_error)
+    app.add_exception_handler(HubError, _hub_error)
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(OSError, _os_error)
-    app.add_middleware(RequestGuard, larger={UPLOAD: hub.limits.chunk_bytes, **larger})
     return app
 
 
-def error_body(error: HubError) -> dict[str, Any]:
-    return {"error": {"code": error.code, "message": str(error), "details": error.details}}
-
-
-async def hub_error(request: Request, error: Exception) -> Response:
+async def _hub_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HubError)
-    if getattr(request.scope.get("route"), "endpoint", None) in PAGES:
-        return pages.error_page(request, error)
-    headers = {}
-    if error.status == 401:
-        headers["WWW-Authenticate"] = 'Basic realm="whet hub", charset="UTF-8"'
-    if error.status == 503:
-        headers["Retry-After"] = "2"
-    return JSONResponse(error_body(error), status_code=error.status, headers=headers)
+    return error_answer(error)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = error.errors()
     if any(one["loc"][0] == "path" for one in found):
-        return await hub_error(request, not_found("such path"))
+        return error_answer(not_found("such path"))
     code = "malformed" if any(one["type"] == "json_invalid" for one in found) else "invalid"
     details = [{"field": ".".join(map(str, one["loc"]))[:100], "reason": one["msg"][:300]} for one in found[:10]]
     first = details[0]
-    return await hub_error(request, HubError(code, f"{first['field']}: {first['reason']}.", details))
-
-
-async def http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    codes = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
-    code = codes.get(error.status_code, "malformed")
-    message = "there is no such path." if code == "not_found" else f"{error.detail}."
-    answer = await hub_error(request, HubError(code, message))
-    for name, value in (error.headers or {}).items():
-        answer.headers[name] = value
-    return answer
+    return error_answer(HubError(code, f"{first['field']}: {first['reason']}.", details))
 
 
 async def _os_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, OSError)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return await hub_error(request, HubError("disk_full", "the hub's disk is full. Free space there."))
+        return error_answer(HubError("disk_full", "the hub's disk is full. Free space there."))
     raise error
 
 
 class RequestGuard:
-    """Limits what a request may send, and adds headers to each answer that does not have its own."""
+    """Limits what a request may send."""
 
     def __init__(self, app: ASGIApp, larger: Mapping[re.Pattern[str], int]) -> None:
         self._app = app
@@ -130,21 +99,13 @@ class RequestGuard:
                 raise too_large
             return message
 
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                names = {name.lower() for name, _ in message["headers"]}
-                message["headers"] = [
-                    *message["headers"],
-                    *((k.encode(), v.encode()) for k, v in HEADERS.items() if k.lower().encode() not in names),
-                ]
-            await send(message)
-
         if _two_lengths(scope):
             error = HubError("malformed", "a request has one length: Content-Length or Transfer-Encoding.")
-            answer = JSONResponse(error_body(error), error.status, headers={"Connection": "close"})
-            await answer(scope, receive, with_headers)
+            answer = error_answer(error)
+            answer.headers["Connection"] = "close"
+            await answer(scope, receive, send)
             return
-        await self._app(scope, limited, with_headers)
+        await self._app(scope, limited, send)
 
 
 def _two_lengths(scope: Scope) -> bool:

@@ -1,1 +1,1 @@
-"""Pages for people: rendered here, without scripts."""
+"""Pages for people, in the layout of the dashboard."""

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import nh3
 from fastapi import APIRouter, Depends, Form, Query, Request
-from jinja2 import Environment as Templates
-from jinja2 import FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from markupsafe import Markup
+from starlette.responses import RedirectResponse, Response
 
-from whet.display.html import STYLE
+from whet.dashboard.call import NavItem, Site
+from whet.dashboard.pages.rendering import PageRoute, render_page, root_of
 from whet.hub import policy
 from whet.hub.api.call import COOKIE, Call, Identity, Name, Owner, VersionName, Words, action, call_for
 from whet.hub.domain import accounts, actions, devices, environments
@@ -25,18 +25,21 @@ from whet.hub.domain.views import action_view, environment_views, latest, versio
 from whet.hub.errors import HubError
 from whet.hub.policy import Role, Scope
 
-router = APIRouter(include_in_schema=False)
-FOLDER = Path(__file__).parent
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
 NEXT = re.compile(r"/(?![/\\])[A-Za-z0-9/_.~%?=&+:,@-]{0,300}")
 """A path of this server, to which a login leads."""
-POLICY = (
-    "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; img-src 'none'"
-)
 PAGE = 50
-templates = Templates(
-    loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+PROGRAMS = ("/api/v1/", "/data/", "/index/", "/files/")
+"""Beginnings of the paths that answer errors as JSON."""
+SITE = Site(
+    "whet hub",
+    (NavItem("Environments", "/environments"),),
+    templates=(Path(__file__).with_name("templates"),),
+    values=lambda caller: {"user": caller.name},
+    login="/login",
+    cookie=COOKIE,
+    programs=PROGRAMS,
 )
-CSS = STYLE + (FOLDER / "hub.css").read_text(encoding="utf-8")
 
 
 async def _page_call(request: Request) -> Call:
@@ -44,8 +47,8 @@ async def _page_call(request: Request) -> Call:
     return call_for(request, request.scope["route"].endpoint.hub_action, page=True)
 
 
-Look = Callable[[Request, str, Caller | None, Mapping[str, Any], int], Response]
-"""Renders a template of the hub: its name, who looks, its values, the status."""
+MoreValues = Callable[[Request, str, Caller, Mapping[str, Any]], Mapping[str, Any]]
+"""Further values of a page of an application that the hub is part of: its template, who looks, its own values."""
 PageCall = Annotated[Call, Depends(_page_call)]
 Text = Annotated[Words, Form(max_length=300)]
 
@@ -53,27 +56,15 @@ Text = Annotated[Words, Form(max_length=300)]
 def render(
     request: Request, template: str, caller: Caller | None, values: Mapping[str, Any], status: int = 200
 ) -> Response:
-    """A page, in the look of the application that it is part of (`app.state.look`), or in the hub's own."""
-    look: Look | None = getattr(request.app.state, "look", None)
-    if look is not None:
-        return look(request, template, caller, values, status)
-    user = caller.name if caller is not None else ""
-    text = templates.get_template(template).render(base=root_of(request) + "/", user=user, **values)
-    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "private, no-store"}
-    return HTMLResponse(text, status_code=status, headers=headers)
+    """A page of the application that the hub is or is part of (`app.state.site`)."""
+    more_values: MoreValues = request.app.state.more_values
+    more = more_values(request, template, caller, values) if caller is not None and caller.token is not None else {}
+    return render_page(request, request.app.state.site, template, status, {**more, **values})
 
 
-def error_page(request: Request, error: HubError) -> Response:
-    """An error of a page. Where a session has ended, the way to a new one."""
-    if error.code == "unauthenticated":
-        answer: Response = RedirectResponse("/".join([root_of(request), "login"]), status_code=303)
-        answer.delete_cookie(COOKIE)
-        return answer
-    return render(request, "error.html", None, {"message": str(error), "status": error.status}, error.status)
-
-
-def root_of(request: Request) -> str:
-    return str(request.scope.get("root_path", "")).rstrip("/")
+def own_values(request: Request, template: str, caller: Caller, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of a hub by itself."""
+    return SITE.values(caller)
 
 
 def root(call: Call) -> str:
@@ -204,12 +195,6 @@ def approve_device(call: PageCall, code: Text, decision: Text) -> Response:
     return render(call.request, "device.html", caller, {"code": "", "waiting": None, "state": done["state"]})
 
 
-@router.get("/static/hub.css")
-@action(policy.SERVICE)
-def style(call: PageCall) -> Response:
-    return Response(CSS, media_type="text/css", headers={"Cache-Control": "public, max-age=3600"})
-
-
 # A README as HTML that can do nothing: what a package wrote is hostile.
 
 LONGEST = 100_000
@@ -228,11 +213,11 @@ def _markdown() -> MarkdownIt:
     return MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable(["table", "strikethrough"])
 
 
-def render_readme(text: str, kind: str) -> str:
+def render_readme(text: str, kind: str) -> Markup:
     """HTML without scripts, styles, images, forms, or links other than to the web and to mail addresses."""
     text = text[:LONGEST]
     html = _markdown().render(text) if kind == "text/markdown" else f"<pre>{escape(text)}</pre>"
-    return nh3.clean(
+    cleaned = nh3.clean(
         html,
         tags=TAGS,
         attributes=ATTRIBUTES,
@@ -240,3 +225,4 @@ def render_readme(text: str, kind: str) -> str:
         link_rel="nofollow noopener noreferrer",
         strip_comments=True,
     )
+    return Markup(cleaned)

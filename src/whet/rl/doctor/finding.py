@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 Severity = Literal["error", "warning", "info"]
@@ -44,6 +44,19 @@ class DoctorFinding:
     def line(self) -> str:
         """The finding and its first change on one line."""
         return f"{self.what}: {self.changes[0].text}" if self.changes else self.what
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """As the dashboard and a report have it."""
+        changes = [{**asdict(one), "text": one.text} for one in self.changes]
+        return {
+            "severity": self.severity,
+            "rule": self.rule,
+            "title": self.what,
+            "evidence": list(self.evidence),
+            "change": changes[0]["text"] if changes else None,
+            "changes": changes,
+        }
 
 
 Found: TypeAlias = tuple[Severity, str, Sequence[str], Sequence[Advice]]

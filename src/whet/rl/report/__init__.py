@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from whet.rl.report.page import page
+from whet.display.page.rendering import document
+from whet.rl.report.page import TEMPLATE, values
 from whet.rl.report.png import write_png
 from whet.runs.report import write_page
 
@@ -17,8 +18,10 @@ def write_report(run_directory: Path) -> Path:
 
     record = read_record(run_directory, verify=False)
     run = record.data
-    path = write_page(run_directory, page(run, diagnose(record)))
-    chart = run.reward_chart()
-    if not chart.empty:
-        write_png(replace(chart, title=f"{run.name}: reward while training"), run_directory / "reward.png")
+    figures = run.figures()
+    page = document(TEMPLATE, run.name, values(run, figures, diagnose(record)), curves=bool(figures))
+    path = write_page(run_directory, page)
+    reward = next((figure.chart for figure in figures if figure.title == "Reward"), None)
+    if reward is not None:
+        write_png(replace(reward, title=f"{run.name}: reward while training"), run_directory / "reward.png")
     return path

@@ -7,28 +7,26 @@ have the page's session (`whet.hub.api.call.call_of` tells them apart).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, FastAPI, Request
-from starlette.exceptions import HTTPException
-from starlette.responses import RedirectResponse, Response
 
-from whet.dashboard.app import data_router, page_router
-from whet.dashboard.call import NavItem, Site
+from whet.dashboard.app import data_router, page_router, to_runs
+from whet.dashboard.call import NavItem
 from whet.dashboard.data.dashboard_data import DashboardData
-from whet.dashboard.errors import DashboardError
-from whet.dashboard.pages.rendering import PageRoute, error_page, root_of, static_files
+from whet.dashboard.library import LibraryRun, RunQuery
 from whet.hub import policy
-from whet.hub.api.app import create_app, http_error, hub_error
-from whet.hub.api.call import COOKIE, OF_PAGES, action, below_root, call_for
-from whet.hub.errors import HubError
+from whet.hub.api.app import create_app
+from whet.hub.api.call import action, call_for
+from whet.hub.domain.access import Caller
+from whet.hub.pages.routes import SITE
 from whet.service.api import deployments, owners, runs, webhooks
 from whet.service.domain.access import SEE, Viewer, viewer_of
 from whet.service.pages import PAGES
-from whet.service.pages.look import look
-from whet.service.service import FILE_BYTES, Service
+from whet.service.service import FILE_BYTES, Service, service_of
 
 API, PAGE_DATA = "/api/v1", "/data"
 BLOB = re.compile(r"(/api/v1|/data)/blobs/[^/]*")
@@ -42,36 +40,47 @@ NAV = (
     NavItem("Deployments", "/deployments"),
     NavItem("Settings", "/tokens"),
 )
+MOST_EVALUATIONS = 10
 home = APIRouter(include_in_schema=False)
-
-
-@home.get("/")
-@action(policy.SERVICE)
-def to_runs(request: Request) -> Response:
-    return RedirectResponse(f"{root_of(request)}/runs", status_code=303)
+home.add_api_route("/", action(policy.SERVICE)(to_runs))
 
 
 def create_service_app(service: Service) -> FastAPI:
     """The ASGI application of one service."""
-    app = create_app(service.hub, first=(home,), larger={BLOB: FILE_BYTES + 1})
     data = DashboardData(service.library)
-    site = Site("whet", NAV, PAGE_DATA, templates=(TEMPLATES,), values=_values)
-    app.state.look = look
-    app.state.service, app.state.site, app.state.dashboard_data = service, site, data
+    site = replace(SITE, title="whet", nav=NAV, templates=(*SITE.templates, TEMPLATES), values=_values)
+    app = create_app(service.hub, (home,), {BLOB: FILE_BYTES + 1}, site, _more_values)
+    app.state.service, app.state.dashboard_data = service, data
     for prefix, viewer in ((API, _viewer_of_token), (PAGE_DATA, _viewer_of_session)):
         for router in ROUTERS:
             app.include_router(router, prefix=prefix, include_in_schema=prefix == API)
         app.include_router(data_router(data, viewer), prefix=prefix, include_in_schema=prefix == API)
     app.include_router(page_router(data, _viewer_of_session, site, PAGES))
-    app.mount("/static", static_files())
-    app.add_exception_handler(HubError, _error)
-    app.add_exception_handler(HTTPException, _no_route)
     return app
 
 
 def _values(viewer: Viewer) -> dict[str, Any]:
     """Of each page."""
     return {"user": viewer.name, "is_site_admin": viewer.is_admin}
+
+
+def _more_values(request: Request, template: str, caller: Caller, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the service adds to a page of the hub: the user, and an environment's evaluations."""
+    with service_of(request).hub.database.read() as session:
+        viewer = viewer_of(session, Caller(SEE, caller.token))
+    known = _values(viewer)
+    if template == "environment.html":
+        known["evaluations"] = _evaluations(request, viewer, values["environment"]["id"])
+    return known
+
+
+def _evaluations(request: Request, viewer: Viewer, environment: str) -> list[LibraryRun]:
+    """The newest evaluations of any version of an environment that the viewer may see."""
+    name = environment.partition("/")[2]
+    query = RunQuery(kind="evaluation", search=name, limit=200)
+    runs = service_of(request).library.runs(viewer, query).items
+    of_it = [run for run in runs if any(one.startswith(f"{environment}@") for one in run.details["pinned"])]
+    return of_it[:MOST_EVALUATIONS]
 
 
 def _viewer_of_token(request: Request) -> Viewer:
@@ -85,25 +94,3 @@ def _viewer_of_session(request: Request) -> Viewer:
 def _viewer(request: Request, *, page: bool) -> Viewer:
     with call_for(request, SEE, page=page).read() as (session, caller):
         return viewer_of(session, caller)
-
-
-async def _no_route(request: Request, error: Exception) -> Response:
-    """A path without a route: a page for a browser."""
-    assert isinstance(error, HTTPException)
-    path = below_root(request)
-    if error.status_code != 404 or path.startswith((f"{API}/", OF_PAGES, "/index/", "/files/")):
-        return await http_error(request, error)
-    return error_page(request, request.app.state.site, DashboardError("not_found", "there is no such page."))
-
-
-async def _error(request: Request, error: Exception) -> Response:
-    """A page without a session leads to the login, and back from there; other errors are the hub's."""
-    assert isinstance(error, HubError)
-    if not isinstance(request.scope.get("route"), PageRoute):
-        return await hub_error(request, error)
-    if error.code != "unauthenticated":
-        return error_page(request, request.app.state.site, error)
-    target = below_root(request) + (f"?{request.url.query}" if request.url.query else "")
-    answer = RedirectResponse(f"{root_of(request)}/login?{urlencode({'next': target})}", status_code=303)
-    answer.delete_cookie(COOKIE)
-    return answer

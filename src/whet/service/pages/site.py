@@ -9,8 +9,8 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from whet.dashboard.pages.formats import size
 from whet.dashboard.pages.rendering import PageRoute, render
+from whet.display.page.formats import size
 from whet.hub import policy
 from whet.hub.api.call import action
 from whet.hub.domain.access import Caller, organisation_for, permit

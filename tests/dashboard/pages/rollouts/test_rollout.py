@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from whet.dashboard.pages.rollouts.conversation import FIRST_TEXT, compared, conversation
+from whet.dashboard.pages.rollouts.group import compared
 from whet.dashboard.pages.rollouts.tokens import WINDOW, token_page
+from whet.viewer.conversation import WHOLE, conversation
 from whet.viewer.tokens import Token, TokenTurn, TokenView
 
 from ...conftest import Browser, Runs, rollout, trained
@@ -131,7 +132,7 @@ def test_a_long_text_is_folded_and_nothing_of_it_is_lost() -> None:
     said = "".join(map(str, range(5000)))
     (message,) = conversation({"completion": [{"role": "assistant", "content": said}]})
     (part,) = message.parts
-    assert len(part.text) == FIRST_TEXT
+    assert len(part.text) == WHOLE.first
     assert part.text + part.rest == said
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +14,18 @@ from whet.dashboard.call import Call, Number, RunId, Words
 from whet.dashboard.data.rollouts import ShownRollout, read_group
 from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.pages.rendering import PageRoute, render
-from whet.dashboard.pages.rollouts.conversation import PageMessage, answer_text, compared, conversation
 from whet.dashboard.pages.rollouts.table import StyledText, address, origin, run_path, styled_reward
-from whet.gepa.text_diff import Piece
+from whet.gepa.text_diff import Piece, difference
+from whet.viewer.conversation import PageMessage, conversation
 from whet.viewer.heads import Head
-from whet.viewer.rollout_text import signed, signed_style
+from whet.viewer.rollout_text import pieces, signed, signed_style
 
 router = APIRouter(route_class=PageRoute)
 SHORT_PROMPT = 1_500
 """Characters of a prompt that is shown unfolded."""
+MOST_COMPARED = 20_000
+"""Characters of an answer that is compared with another one."""
+EVERY_LINE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +139,18 @@ def _sides(shown: Sequence[ShownRollout], reference: int | None, here: str) -> l
             )
         )
     return sides
+
+
+def compared(text: str, reference: str) -> Sequence[Sequence[Piece]]:
+    """The lines of a text, each in pieces that say whether they differ from the reference; none where too long."""
+    if max(len(text), len(reference)) > MOST_COMPARED:
+        return []
+    if text == reference:
+        return [((line, False),) for line in text.split("\n")]
+    return [line.pieces for line in difference(reference, text, context=EVERY_LINE) if line.kind in ("same", "new")]
+
+
+def answer_text(row: Mapping[str, Any]) -> str:
+    """All that the model said in a rollout, as one text."""
+    said = [piece for piece in pieces(row) if piece.key.startswith("completion")]
+    return "\n\n".join(f"{piece.title}\n{piece.text}" if not piece.begins else piece.text for piece in said)

@@ -16,11 +16,11 @@ from whet.dashboard.data.tokens import tokens_of
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, render
-from whet.dashboard.pages.rollouts.conversation import conversation
 from whet.dashboard.pages.rollouts.query import ListQuery, read_query
 from whet.dashboard.pages.rollouts.table import address, origin, run_path, styled_reward
 from whet.dashboard.pages.rollouts.tokens import LEGEND, token_page
 from whet.errors import RunError
+from whet.viewer.conversation import conversation
 from whet.viewer.heads import Head
 from whet.viewer.rollout_text import details, number
 from whet.viewer.tokens import TokenView

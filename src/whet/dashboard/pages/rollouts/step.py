@@ -13,12 +13,11 @@ from whet.dashboard.call import Call, RunId, Step
 from whet.dashboard.data.rollouts import distributions, groups
 from whet.dashboard.data.series import MetricSeries
 from whet.dashboard.library import LibraryRun
-from whet.dashboard.pages.formats import compact
 from whet.dashboard.pages.rendering import PageRoute, render
 from whet.dashboard.pages.rollouts.listing import texts_of
 from whet.dashboard.pages.rollouts.table import Texts, address, run_path
-from whet.display.histogram import Bin, svg_histogram
-from whet.display.html import Html
+from whet.display.histogram import Bin, Histogram
+from whet.display.page.formats import compact
 from whet.display.text import number
 from whet.viewer.heads import Filter
 
@@ -91,8 +90,8 @@ def _grouped(row: Mapping[str, float]) -> dict[str, list[tuple[str, str]]]:
     return {name: grouped[name] for name in dict.fromkeys([*first, *grouped])}
 
 
-def _histograms(spread: Mapping[str, Any]) -> Iterator[tuple[str, Html]]:
-    """(title, drawing) by column and environment."""
+def _histograms(spread: Mapping[str, Any]) -> Iterator[tuple[str, Histogram]]:
+    """(title, bars) by column and environment."""
     for column, title in COLUMNS.items():
         if column not in spread:
             continue
@@ -103,7 +102,7 @@ def _histograms(spread: Mapping[str, Any]) -> Iterator[tuple[str, Html]]:
             if edges[0] == edges[-1]:
                 bins = [Bin(edges[0], edges[0], sum(counts))]
             mean = number(round(spread[column]["means"][name], 3) + 0.0)  # no negative zero
-            yield f"{label} (mean {mean})", svg_histogram(label, bins, 480, 200)
+            yield f"{label} (mean {mean})", Histogram(bins)
 
 
 def _group(one: Mapping[str, Any], texts: Texts, here: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 // A run's page: its curves move with its steps. What a curve shows comes from the route of metrics, all else from the page.
 
 import { toast } from "./app.js";
-import { Curves, getData, makeBoard } from "./board.js";
-import { formatted } from "./charts.js";
+import { Curves, getData } from "./board.js";
+import { formatted, makeBoard } from "./charts.js";
 import { follow, refresh, throttle } from "./live.js";
 
 const id = location.pathname.slice(document.body.dataset.root.length).split("/")[2];

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from whet.dashboard.pages.figures import Figure, drawn, extremes, figures_of
+from whet.display.page.rendering import templates
+from whet.rl.report.figures import Figure, drawn, extremes, figures_of
 
 SERIES = {
     "reward/mean": [0.1, 0.2],
@@ -43,7 +44,8 @@ def test_imitation_has_its_loss_first() -> None:
 
 def test_drawing_has_a_line_for_each_curve_and_a_circle_for_each_held_out_score() -> None:
     figure = Figure("Reward", ["reward/sort/mean", "gone"], ["<sort>", "gone"])
-    svg = drawn(figure, [1, 2], SERIES, {"reward/sort/mean": [(0.0, 0.3), (2.0, 0.4)]}).svg
+    chart = drawn(figure, [1, 2], SERIES, {"reward/sort/mean": [(0.0, 0.3), (2.0, 0.4)]}).chart
+    svg = str(templates().get_template("drawings.html").module.lines(chart, 400, 170))  # type: ignore[attr-defined]
     assert svg.count("<path") == 1
     assert svg.count('class="mark') == 2
     assert "<sort>" not in svg

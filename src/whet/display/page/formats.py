@@ -88,7 +88,25 @@ def sparkline(values: Sequence[float | None]) -> str:
     return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
+def coordinate(value: float) -> str:
+    """A coordinate with one decimal at most."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def count(value: float) -> str:
+    """`1,234`."""
+    return f"{value:,.0f}"
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning of `text`, and how many characters follow."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most:,} more characters)"
+
+
 FILTERS = {
+    "coordinate": coordinate,
+    "count": count,
+    "cut": cut,
     "iso": iso,
     "clock": clock,
     "minute": minute,

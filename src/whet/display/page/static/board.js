@@ -1,41 +1,4 @@
-// The controls over the curves of a page: smoothing, log scale, zoom. Their state is in the page's address.
-
-import { Board } from "./charts.js";
-
-/** The board of the figures below `#charts`; null where the page has none. */
-export function makeBoard() {
-  const figures = [...document.querySelectorAll("#charts > figure")];
-  if (!figures.length) return null;
-  const here = new URL(location.href);
-  const smoothing = document.getElementById("smoothing");
-  const logScale = document.getElementById("log-scale");
-  const zoomOut = document.getElementById("zoom-out");
-  const remember = (name, value) => {
-    value === null ? here.searchParams.delete(name) : here.searchParams.set(name, value);
-    history.replaceState(null, "", here);
-  };
-  smoothing.value = here.searchParams.get("smoothing") ?? smoothing.value;
-  logScale.checked = here.searchParams.has("log");
-  const board = new Board(figures, {
-    smoothing: Number(smoothing.value),
-    log: logScale.checked,
-    onZoom: (range) => { zoomOut.hidden = !range; remember("steps", range ? range.join("-") : null); },
-  });
-  const range = /^(\d+)-(\d+)$/.exec(here.searchParams.get("steps") ?? "");
-  if (range) { board.range = [Number(range[1]), Number(range[2])]; zoomOut.hidden = false; }
-  smoothing.addEventListener("input", () => {
-    board.smoothing = Number(smoothing.value);
-    remember("smoothing", smoothing.value);
-    board.redraw();
-  });
-  logScale.addEventListener("change", () => {
-    board.log = logScale.checked;
-    remember("log", logScale.checked ? "1" : null);
-    board.redraw();
-  });
-  zoomOut.addEventListener("click", () => board.zoom(null));
-  return board;
-}
+// The data of a run's curves, kept up to date.
 
 /** JSON of a run's route; raises with the server's own words. */
 export async function getData(id, path) {

@@ -1,7 +1,8 @@
 // Curves of two to four runs over one another, each as new as its run.
 
 import { toast } from "./app.js";
-import { Curves, makeBoard } from "./board.js";
+import { Curves } from "./board.js";
+import { makeBoard } from "./charts.js";
 import { follow, refresh, throttle } from "./live.js";
 
 const board = makeBoard();

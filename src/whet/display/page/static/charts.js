@@ -347,3 +347,39 @@ function around(step, low, high, factor, steps) {
   const range = [Math.max(steps[0], Math.round(step - half)), Math.min(steps.at(-1), Math.round(step + half))];
   return range[0] <= steps[0] && range[1] >= steps.at(-1) ? null : range;
 }
+
+/** The board of the figures below `#charts`, with the controls over them, whose state is in the page's address; null where
+ * the page has none. */
+export function makeBoard() {
+  const figures = [...document.querySelectorAll("#charts > figure")];
+  if (!figures.length) return null;
+  const here = new URL(location.href);
+  const smoothing = document.getElementById("smoothing");
+  const logScale = document.getElementById("log-scale");
+  const zoomOut = document.getElementById("zoom-out");
+  const remember = (name, value) => {
+    value === null ? here.searchParams.delete(name) : here.searchParams.set(name, value);
+    try { history.replaceState(null, "", here); } catch { /* a browser may refuse it to a file */ }
+  };
+  smoothing.value = here.searchParams.get("smoothing") ?? smoothing.value;
+  logScale.checked = here.searchParams.has("log");
+  const board = new Board(figures, {
+    smoothing: Number(smoothing.value),
+    log: logScale.checked,
+    onZoom: (range) => { zoomOut.hidden = !range; remember("steps", range ? range.join("-") : null); },
+  });
+  const range = /^(\d+)-(\d+)$/.exec(here.searchParams.get("steps") ?? "");
+  if (range) { board.range = [Number(range[1]), Number(range[2])]; zoomOut.hidden = false; }
+  smoothing.addEventListener("input", () => {
+    board.smoothing = Number(smoothing.value);
+    remember("smoothing", smoothing.value);
+    board.redraw();
+  });
+  logScale.addEventListener("change", () => {
+    board.log = logScale.checked;
+    remember("log", logScale.checked ? "1" : null);
+    board.redraw();
+  });
+  zoomOut.addEventListener("click", () => board.zoom(null));
+  return board;
+}

@@ -1,4 +1,4 @@
-"""Which curves a page draws, and their drawing as SVG for a page without scripts. Pure."""
+"""Which curves a page draws of a run: of the dashboard and of `report.html`. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from whet.display.chart import Chart, Point, Series
-from whet.display.html import Html
-from whet.display.svg import svg_chart
 
-WIDE, SMALL = (1000, 300), (400, 170)
+KEY_METRICS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
+    ("KL, sampler to learner", ("policy/kl",), False),
+    ("KL by cause", ("policy/kl_engine", "policy/kl_stale"), False),
+    ("Entropy", ("policy/entropy",), False),
+    ("Gradient norm", ("optim/grad_norm",), False),
+    ("Learning rate", ("optim/lr",), False),
+    ("Spread of rewards", ("reward/std",), False),
+    ("Groups with no variance", ("groups/zero_variance_frac",), True),
+    ("Trained tokens a rollout", ("seq_len/trained_mean",), False),
+    ("Truncated and errored rollouts", ("rollouts/truncated_frac", "rollouts/errored_frac"), True),
+    ("Seconds a step", ("time/generate", "time/train", "time/weight_sync"), False),
+    ("Tokens per second", ("perf/tokens_per_s",), False),
+)
+"""(title, metrics, whether they are shares of one) of the small charts, in their order."""
 COUNTS = ("/mean", "/num_turns", "_calls")
 """Endings of metrics that are no reward functions; the list of all metrics has them."""
 
@@ -38,15 +49,14 @@ class Figure:
     share: bool = False  # values are between 0 and 1: always show all of that
     wide: bool = False
     note: str = ""
-    svg: Html = field(default=Html(""), compare=False)
+    chart: Chart | None = field(default=None, compare=False)
+    """What is drawn for a page without scripts."""
 
 
 def figures_of(
     known: Iterable[str], series: Columns, environments: Sequence[str], chosen: Sequence[str]
 ) -> list[Figure]:
     """The figures of a run: rewards, what was chosen, each environment's reward functions, then the key metrics."""
-    from whet.rl.report.data import KEY_METRICS
-
     names = list(known)
     found = [_rewards(names, environments, series)]
     found += [Figure(name, [name], [name]) for name in chosen if name in names]
@@ -59,12 +69,18 @@ def figures_of(
 
 
 def _rewards(names: Sequence[str], environments: Sequence[str], series: Columns) -> Figure:
-    curves = [f"reward/{name}/mean" for name in environments if f"reward/{name}/mean" in names]
+    curves = [f"reward/{name}/mean" for name in with_members(environments, names) if f"reward/{name}/mean" in names]
     if not curves:
         losses = [name for name in ("optim/loss", "validation/loss") if name in names]
         return Figure("Loss", losses, ["training", "validation"][: len(losses)], wide=True)
     labels = [name.removeprefix("reward/").removesuffix("/mean") for name in curves]
     return Figure("Reward", curves, labels, is_share(series, curves), wide=True)
+
+
+def with_members(environments: Iterable[str], names: Sequence[str]) -> list[str]:
+    """Environments and, behind each group, its members, which have metrics `reward/<group>/<member>/mean`."""
+    rewards = [name[7:-5] for name in names if name.startswith("reward/") and name.endswith("/mean")]
+    return [name for one in environments for name in (one, *(two for two in rewards if two.startswith(f"{one}/")))]
 
 
 def _functions(environment: str, names: Sequence[str], series: Columns) -> list[Figure]:
@@ -91,8 +107,6 @@ def _short(name: str) -> str:
 
 def title_of(name: str) -> str:
     """What a metric is called where it has a chart of its own."""
-    from whet.rl.report.data import KEY_METRICS
-
     if name in TITLES:
         return TITLES[name]
     if name.startswith("reward/"):
@@ -101,13 +115,12 @@ def title_of(name: str) -> str:
 
 
 def drawn(figure: Figure, steps: Sequence[int], series: Columns, marks: Mapping[str, Sequence[Point]]) -> Figure:
-    """The same with its drawing. `marks` are held-out scores by metric."""
+    """The same with its chart. `marks` are held-out scores by metric."""
     lines = [
         Series.of(label, steps, series.get(name) or [None] * len(steps), marks.get(name, ()))
         for name, label in zip(figure.names, figure.labels, strict=True)
     ]
-    svg = svg_chart(Chart(figure.title, lines, unit_range=figure.share), *(WIDE if figure.wide else SMALL))
-    return replace(figure, svg=svg)
+    return replace(figure, chart=Chart(figure.title, lines, unit_range=figure.share))
 
 
 def extremes(values: Sequence[float | None]) -> tuple[float | None, float | None, float | None]:
