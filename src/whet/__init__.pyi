@@ -3,11 +3,11 @@
 from whet.clients.client import Client as Client
 from whet.clients.config import ClientConfig as ClientConfig
 from whet.clients.config import EndpointConfig as EndpointConfig
+from whet.clients.make import ReplicaClient as ReplicaClient
 from whet.clients.providers.anthropic_messages import AnthropicMessagesClient as AnthropicMessagesClient
 from whet.clients.providers.openai_chat import OpenAIChatCompletionsClient as OpenAIChatCompletionsClient
 from whet.clients.providers.openai_completions import OpenAICompletionsClient as OpenAICompletionsClient
 from whet.clients.providers.openai_responses import OpenAIResponsesClient as OpenAIResponsesClient
-from whet.clients.replicas import ReplicaClient as ReplicaClient
 from whet.clients.scripted import ScriptedClient as ScriptedClient
 from whet.compat.alias import install_verifiers_alias as install_verifiers_alias
 from whet.decorators import advantage as advantage

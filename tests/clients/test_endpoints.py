@@ -7,8 +7,8 @@ from types import ModuleType
 import pytest
 
 from whet.clients.endpoints import find_endpoint, read_endpoints
-from whet.clients.keys import find_key
 from whet.errors import ConfigError
+from whet.system.env_files import find_key
 
 ROOT = Path(__file__).parents[2]
 ONE = '[[endpoint]]\nendpoint_id = "mini"\nmodel = "m"\nurl = "http://a/v1"\nkey = "A_KEY"\n'

@@ -1,11 +1,11 @@
-"""Several endpoints as one client; see `whet.clients.replicas`."""
+"""Several endpoints as one client; see `whet.clients.make`."""
 
 import asyncio
 
 import pytest
 
 import whet
-from whet.clients.replicas import LONGEST_REST_S, REST_S, ReplicaClient
+from whet.clients.make import LONGEST_REST_S, REST_S, ReplicaClient
 from whet.errors import ConfigError, EndpointDownError, EndpointError, ModelError
 from whet.types import UserMessage
 

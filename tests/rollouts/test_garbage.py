@@ -1,4 +1,4 @@
-"""The collector while many rollouts are in flight; see `whet.rollouts.garbage`."""
+"""The collector while many rollouts are in flight; see `whet.rollouts.driver`."""
 
 import asyncio
 import gc
@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
-from whet.rollouts import garbage
-from whet.rollouts.garbage import calm_collector, full_is_due, what_is_loaded_stays
+from whet.rollouts import driver
+from whet.rollouts.driver import calm_collector, full_is_due, what_is_loaded_stays
 
 pytestmark = pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python 3.14 collects in increments by itself")
 MIB = 1 << 20
@@ -33,7 +33,7 @@ def test_what_has_survived_is_not_visited_again():
     async def run() -> tuple[int, int]:
         kept = [[] for _ in range(1000)]
         async with calm_collector():
-            await asyncio.sleep(3 * garbage.STEP_S)
+            await asyncio.sleep(3 * driver.STEP_S)
             visited = {id(item) for item in gc.get_objects()}
             return sum(id(item) in visited for item in kept), gc.get_freeze_count()
 
@@ -57,7 +57,7 @@ def test_old_cycles_are_collectable_again_at_the_end():
     async def run() -> weakref.ref[Node]:
         node = Node()
         async with calm_collector():
-            await asyncio.sleep(3 * garbage.STEP_S)
+            await asyncio.sleep(3 * driver.STEP_S)
             reference = weakref.ref(node)
             del node
             gc.collect()
@@ -75,11 +75,11 @@ def test_old_cycles_are_collected_once_the_process_has_grown(monkeypatch):
     async def run() -> bool:
         node = Node()
         async with calm_collector():
-            await asyncio.sleep(3 * garbage.STEP_S)
+            await asyncio.sleep(3 * driver.STEP_S)
             gone = asyncio.Event()
             weakref.finalize(node, gone.set)
             del node
-            monkeypatch.setattr(garbage, "peak_bytes", lambda: next(sizes, 10_000 * MIB))
+            monkeypatch.setattr(driver, "peak_bytes", lambda: next(sizes, 10_000 * MIB))
             await asyncio.wait_for(gone.wait(), 60)
             return gone.is_set()
 
@@ -108,7 +108,7 @@ def test_a_program_that_has_frozen_objects_itself_is_left_alone():
         count = gc.get_freeze_count()
         async with calm_collector():
             kept = [[] for _ in range(100)]
-            await asyncio.sleep(3 * garbage.STEP_S)
+            await asyncio.sleep(3 * driver.STEP_S)
             assert gc.get_freeze_count() <= count
             assert kept
         assert gc.get_freeze_count() > 0

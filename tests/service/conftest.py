@@ -70,7 +70,7 @@ def empty_sqlite(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def _migrated(url: str) -> Any:
     from whet.hub.storage.database import Database, migrate
-    from whet.service.storage.database import SERVICE_SCHEMA
+    from whet.service.storage.tables import SERVICE_SCHEMA
 
     found = Database(url)
     migrate(found)

@@ -15,19 +15,163 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
 
 from whet import __version__
-from whet.cli.doctor import doctor_command
 from whet.cli.groups import SuggestingGroup, lazy_group
-from whet.cli.serve import dashboard_command, serve_command
+from whet.cli.options import config_options
+from whet.cli.output import JsonOption, extra, print_json
 from whet.cli.sharing.account import config_app, login, logout, whoami
+from whet.config import options_of, validate
+from whet.dashboard import serve as dashboard
 from whet.errors import Error, RunError, TrainingError, WhetError
+from whet.gateway.adapters import read_adapters
+from whet.gateway.serve import ServeConfig, serve
 from whet.system.loading_time import rare_collections
-from whet.system.terminal import safe_lines
+from whet.system.offline import is_loopback
+from whet.system.terminal import safe_lines, safe_text
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from whet.rl.doctor import Diagnosis, DoctorFinding
+
+
+# `whet serve` and `whet dashboard`: a model behind the interfaces of OpenAI and Anthropic; runs in a browser.
+
+FIELDS = ServeConfig.model_fields
+DASHBOARD = dashboard.DashboardConfig.model_fields
+
+
+@config_options(options_of(ServeConfig, without=("model", "adapters")))
+def serve_command(
+    model: Annotated[str, typer.Argument(help=FIELDS["model"].description)] = FIELDS["model"].default,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option("--adapter", "-a", help=FIELDS["adapters"].description, metavar="NAME=PATH"),
+    ] = None,
+    *,
+    given: dict[str, Any],
+) -> None:
+    """Serve a model to any program that speaks OpenAI's or Anthropic's interface, until Ctrl-C.
+
+    Chat completions, completions, responses and messages, streamed or not; /v1/models, /health and /metrics.
+
+    \b
+    Examples:
+      whet serve
+      whet serve runs/quickstart/model --name mine --port 9000
+      whet serve whet/tiny --adapter mine=runs/lora/adapters/step_80      # requests ask for whet/tiny:mine
+      whet serve my-model --host 0.0.0.0 --api-key-var MY_KEY
+    """
+    values = {"model": model, "adapters": read_adapters(adapter or []), **given}
+    config = validate(ServeConfig, values, "command line")
+
+    def loading(model: str) -> None:
+        typer.echo(f"loading {model}", err=True)
+
+    def ready(address: str, served: str) -> None:
+        typer.echo(f"{served} at {address}/v1 (OpenAI) and {address} (Anthropic); Ctrl-C stops it", err=True)
+
+    with extra("serve", "serving a model"), extra("train", "running a model here"):
+        serve(config, ready, loading)
+
+
+@config_options(options_of(dashboard.DashboardConfig, without=("folders",)))
+def dashboard_command(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[DIR]...", help=DASHBOARD["folders"].description, show_default="runs outputs"),
+    ] = None,
+    *,
+    given: dict[str, Any],
+) -> None:
+    """Show runs and evaluations of some folders in a browser, live and read-only, until Ctrl-C.
+
+    Curves, rollouts, tokens, logs, checkpoints and findings of training, imitation, evaluations and searches.
+
+    \b
+    Examples:
+      whet dashboard
+      whet dashboard runs/ outputs/ --port 9000
+    """
+    config = validate(dashboard.DashboardConfig, {"folders": tuple(folders or ()), **given}, "command line")
+
+    def ready(address: str) -> None:
+        if not is_loopback(config.host):
+            typer.echo("other machines can reach this: everything in these folders can be read by them", err=True)
+        typer.echo(f"dashboard at {address}; Ctrl-C stops it", err=True)
+
+    with extra("dashboard", "the dashboard"):
+        dashboard.serve(config, ready)
+
+
+# `whet doctor`: problems of a run, or of what an evaluation says about training, and what to change.
+
+STYLES = {"error": "red", "warning": "yellow", "info": "cyan"}
+FEW_STEPS = 5
+
+
+def doctor_command(
+    path: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run: its directory or name; or a saved evaluation's directory.")
+    ],
+    json_output: JsonOption = False,
+) -> None:
+    """Diagnose a run: problems with their evidence and the change to make, most urgent first.
+
+    The run may be running, dead or finished. For an evaluation it reports whether training would improve the model.
+    Exit code: 0 when nothing keeps the run from learning (there may be warnings), 1 when something does, 2 when there
+    is no such run.
+
+    \b
+    Examples:
+      whet doctor runs/my-run
+      whet doctor my-run --json
+      whet doctor outputs/evals/reverse-text--whet--tiny/1f2e3d4c
+    """
+    with extra("train", "the doctor"):
+        from whet.rl.doctor import examine
+
+        diagnosis = examine(path)
+    if json_output:
+        print_json(diagnosis)
+    else:
+        _print(diagnosis)
+    if diagnosis.ill:
+        raise typer.Exit(1)
+
+
+def _print(diagnosis: Diagnosis) -> None:
+    from rich.text import Text
+
+    from whet.system.console import SafeConsole
+
+    console = SafeConsole(highlight=False)
+    unit = "step" if diagnosis.what == "run" else "rollouts:"
+    console.print(Text(safe_text(f"{diagnosis.path}: {diagnosis.state}, {unit} {diagnosis.step}")), soft_wrap=True)
+    for finding in diagnosis.findings:
+        console.print()
+        for text in _lines(finding):
+            console.print(text, soft_wrap=True)
+    if not diagnosis.findings:
+        few = diagnosis.what == "run" and diagnosis.step < FEW_STEPS
+        why = f" yet: most rules look at {FEW_STEPS} steps or more" if few else ""
+        console.print(f"nothing is wrong{why}")
+
+
+def _lines(finding: DoctorFinding) -> list[Text]:
+    from rich.text import Text
+
+    head = Text(f"{finding.severity:<8} ", style=STYLES[finding.severity])
+    head.append(safe_text(finding.what, 400), style="bold")
+    head.append(f"  [{finding.rule}]", style="dim")
+    evidence = [Text(f"         {safe_text(line, 600)}") for line in finding.evidence]
+    return [head, *evidence, *(Text(f"       > {safe_text(change.text, 600)}") for change in finding.changes)]
+
 
 DEBUG = "WHET_DEBUG"
 HELP_WIDTH = 120

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from whet.clients.keys import find_key
 from whet.config import Option, StrictModel
 from whet.errors import ConfigError
 from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, check_device
 from whet.inference.model_names import MODEL_HELP
+from whet.system.env_files import find_key
 from whet.system.offline import is_loopback
 
 if TYPE_CHECKING:

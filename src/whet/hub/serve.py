@@ -47,9 +47,9 @@ def serve(config: HubConfig, on_ready: Callable[[str, str | None], None]) -> Non
 
     Raises `ConfigError` where the port is taken, or the data cannot be used.
     """
-    from whet.hub.actions.worker import Worker
     from whet.hub.api.app import create_app
     from whet.hub.opening import open_hub
+    from whet.hub.worker import Worker
 
     listening = listen(config.host, config.port)
     data = config.data.expanduser().absolute()

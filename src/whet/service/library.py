@@ -27,12 +27,10 @@ from whet.rollouts.results import METADATA
 from whet.service.deployments.folder import DeploymentFolder, source_of, take
 from whet.service.domain.access import Viewer
 from whet.service.domain.deployments import WITH_WEIGHTS
-from whet.service.domain.fairness import share_of
-from whet.service.domain.placement import Amount, Place
+from whet.service.domain.fairness import Amount, Place, share_of
 from whet.service.domain.queue import line, waiting_runs
 from whet.service.domain.runners import places
-from whet.service.domain.runs import ENDED
-from whet.service.domain.trials import trials_of
+from whet.service.domain.runs import ENDED, trials_of
 from whet.service.domain.usage import IN_PROGRESS, exhausted, shares_of
 from whet.service.runner.folders import RunFolder, read_object
 from whet.service.storage.tables import AttemptRow, Quota, RunRow

@@ -37,7 +37,7 @@ def serve_api(config: ApiConfig, on_ready: Callable[[str, str | None], None]) ->
 
     Raises `ConfigError` where the port is taken, or the data cannot be used.
     """
-    from whet.hub.actions.worker import Worker
+    from whet.hub.worker import Worker
     from whet.service.api.app import create_service_app
     from whet.service.service import open_service
     from whet.service.webhooks.addresses import networks

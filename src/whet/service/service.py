@@ -27,8 +27,7 @@ from whet.hub.storage.tables import TokenRow
 from whet.service.domain.access import SEE, Viewer, viewer_of
 from whet.service.domain.secrets import change_keys
 from whet.service.library import ServiceLibrary
-from whet.service.storage.database import SERVICE_SCHEMA
-from whet.service.storage.tables import Blob, RunRow
+from whet.service.storage.tables import SERVICE_SCHEMA, Blob, RunRow
 from whet.system import untrusted
 
 

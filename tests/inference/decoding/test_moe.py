@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from whet.inference.architecture import parse_architecture
-from whet.inference.decoding.moe import mix_experts, route
+from whet.inference.decoding.functions import mix_experts, route
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from whet.sandboxes.bubblewrap import seccomp
-from whet.sandboxes.bubblewrap.obstacles import advice
+from whet.sandboxes.bubblewrap.host import advice
 
 ASK = """
 from whet.errors import SandboxUnavailableError

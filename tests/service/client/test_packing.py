@@ -17,8 +17,7 @@ from whet.service.client.answers import InstalledAnswer, ServiceAnswer
 from whet.service.client.environments import OnHub, OnService, ToPush, origin_of
 from whet.service.client.evaluating import pack_evaluations, pack_search
 from whet.service.client.files import FILE_BYTES, SubmissionFiles, with_files
-from whet.service.client.needs import changed_needs
-from whet.service.client.packed import Packed, secrets_of
+from whet.service.client.packed import Packed, changed_needs, secrets_of
 from whet.service.client.training import load_config, pack
 
 SERVICE = ServiceAnswer(version="0", models=["whet/tiny"], largest={"cores": 2, "memory": 8 << 30, "devices": 0})

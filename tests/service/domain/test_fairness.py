@@ -5,8 +5,18 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from whet.service.domain.fairness import HALF_LIFE_S, PATIENCE_S, Prices, Share, Waiting, decayed, in_order, next_run
-from whet.service.domain.placement import Amount, Place
+from whet.service.domain.fairness import (
+    HALF_LIFE_S,
+    PATIENCE_S,
+    Amount,
+    Place,
+    Prices,
+    Share,
+    Waiting,
+    decayed,
+    in_order,
+    next_run,
+)
 
 NOW = 1_000_000.0
 

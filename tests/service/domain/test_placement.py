@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from whet.service.domain.placement import GIB, Amount
+from whet.service.domain.fairness import GIB, Amount
 
 MACHINE = Amount(cores=8, memory=32 * GIB, devices=2, device_memory=80 * GIB)
 

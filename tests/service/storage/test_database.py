@@ -18,8 +18,7 @@ from sqlalchemy import inspect
 from whet.errors import ConfigError
 from whet.hub.storage.database import Database, database_now, migrate
 from whet.hub.storage.tables import Base
-from whet.service.storage.database import SERVICE_SCHEMA, VERSION_TABLE, joined_database
-from whet.service.storage.tables import ServiceBase
+from whet.service.storage.tables import SERVICE_SCHEMA, VERSION_TABLE, ServiceBase, joined_database
 
 
 def test_migrations_go_up_down_and_up_and_make_the_tables_of_the_code(database: Database) -> None:

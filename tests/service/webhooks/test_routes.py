@@ -15,7 +15,7 @@ pytest.importorskip("fastapi")
 from whet.hub.opening import open_hub
 from whet.hub.storage.database import migrate
 from whet.service.api import webhooks
-from whet.service.storage.database import SERVICE_SCHEMA
+from whet.service.storage.tables import SERVICE_SCHEMA
 from whet.service.webhooks.hooks import MOST
 
 URL = "https://hooks.example.com/T0KEN-in-the-path"

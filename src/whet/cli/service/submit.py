@@ -157,7 +157,7 @@ def submit_packed(pack: Callable[[ServiceAnswer, str], Packed], secrets: Mapping
     from whet.hub.client.publish import default_owner
     from whet.service.client.connection import ask_service, connect_service
     from whet.service.client.environments import origin_of
-    from whet.service.client.needs import changed_needs
+    from whet.service.client.packed import changed_needs
     from whet.service.client.submitting import Submission, submit
 
     if not choices.yes and not sys.stdin.isatty():

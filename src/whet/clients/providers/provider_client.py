@@ -19,12 +19,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from whet.clients.client import Client, ClientT, MessagesT, ResponseT, ToolT
-from whet.clients.keys import find_key
 from whet.clients.providers.connections import GivenUp, giving_up, transport
 from whet.clients.providers.dialect import Dialect
 from whet.clients.providers.provider_errors import failure, look_into, room_in
 from whet.clients.usage import usage_of
 from whet.errors import EndpointUnreachableError, MissingExtraError, ModelError, OverlongPromptError
+from whet.system.env_files import find_key
 from whet.system.redaction import redacted
 from whet.types import SamplingArgs
 

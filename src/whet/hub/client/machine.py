@@ -16,7 +16,6 @@ from typing import Any, Literal
 from packaging.requirements import Requirement
 
 from whet.clients.endpoints import DEFAULT_FILE, read_endpoints
-from whet.clients.keys import find_key
 from whet.config import read_toml
 from whet.envs.loading import locate
 from whet.errors import SandboxUnavailableError, WhetError
@@ -25,6 +24,7 @@ from whet.hub.client.connection import connect
 from whet.hub.client.settings import hub_is_set
 from whet.inference.devices import choose_device
 from whet.sandboxes.bubblewrap.backend import BubblewrapBackend
+from whet.system.env_files import find_key
 
 State = Literal["ok", "note", "missing"]
 LEAST_DISK = 5 << 30

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import tomli_w
 
-from whet.clients.keys import SERVICE
 from whet.config import StrictModel, read_toml, validate
 from whet.errors import ConfigError
+from whet.system.env_files import SERVICE
 from whet.system.files import write_whole
 from whet.system.offline import is_loopback
 

@@ -17,8 +17,7 @@ from torch import Tensor
 from whet.inference.architecture import Architecture, Rope
 from whet.inference.decoding.adapter_rows import AdapterRows
 from whet.inference.decoding.cache import KVCache
-from whet.inference.decoding.functions import ACTIVATIONS, turns
-from whet.inference.decoding.moe import mix_experts, route
+from whet.inference.decoding.functions import ACTIVATIONS, mix_experts, route, turns
 from whet.inference.weights.model_weights import DOWN, GATE_UP, OUTPUT, QKV, PackedWeights
 
 _SCORES_PER_CHUNK = 1 << 24

@@ -39,7 +39,7 @@ from whet.rl.storage.status import Status
 from whet.rl.supervision.child_log import ForwardedLog
 from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped
 from whet.rl.supervision.watchdog_thread import Watchdog
-from whet.rollouts.garbage import what_is_loaded_stays
+from whet.rollouts.driver import what_is_loaded_stays
 from whet.runs.directory import failure_message
 from whet.runs.lock import EndState
 from whet.runs.report import report_or_note

@@ -12,8 +12,8 @@ from whet.hub.api.call import Call, CallParameter, Cursor, Identity, Limit, Requ
 from whet.hub.errors import HubError
 from whet.hub.storage.database import database_now
 from whet.service.deployments.folder import take
-from whet.service.deployments.status import read_status
 from whet.service.domain import deployments
+from whet.service.domain.deployments import read_status
 
 router = APIRouter()
 Json = dict[str, Any]

@@ -32,6 +32,7 @@ from whet.inference.model_names import PACKAGED, TINY, packaged_file
 from whet.service.deployments.folder import steps_of
 from whet.service.domain import runs
 from whet.service.domain.access import RUN, SEE, UPLOAD, owner_for, run_for, viewer_of
+from whet.service.domain.runs import action_states, split_reference
 from whet.service.domain.secrets import MOST, check_names
 from whet.service.domain.submission import (
     CONFIG,
@@ -42,7 +43,6 @@ from whet.service.domain.submission import (
     check_secrets,
     environment_id,
 )
-from whet.service.domain.trials import action_states, split_reference
 from whet.service.service import FILE_BYTES, Service, add_blob, check_room, link_files, missing_blobs, service_of
 from whet.service.storage.tables import RunRow
 

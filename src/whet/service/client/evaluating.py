@@ -27,11 +27,13 @@ from whet.gepa.run import run_search
 from whet.gepa.types import SearchObserver
 from whet.service.client.answers import ServiceAnswer
 from whet.service.client.files import SubmissionFiles
-from whet.service.client.needs import MIB, needs_of, sampling_memory
 from whet.service.client.packed import (
+    MIB,
     Packed,
     check_reachable,
     is_here,
+    needs_of,
+    sampling_memory,
     submit_arguments,
     submitted_model,
     variables,

@@ -19,12 +19,12 @@ from whet.rl.sections.training import TrainingEnvConfig
 from whet.rl.sft.config import SftConfig, load_sft_config
 from whet.service.client.answers import ServiceAnswer
 from whet.service.client.files import SubmissionFiles, add_modules
-from whet.service.client.needs import needs_of
 from whet.service.client.packed import (
     Kind,
     Packed,
     check_reachable,
     is_here,
+    needs_of,
     submit_arguments,
     submitted_adapter,
     submitted_model,

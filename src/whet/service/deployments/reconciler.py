@@ -32,8 +32,7 @@ from whet.hub.errors import HubError
 from whet.hub.storage.database import Database
 from whet.service.deployments.folder import DeploymentFolder
 from whet.service.deployments.models import ModelHost, OutOfMemory, Served
-from whet.service.deployments.status import Health
-from whet.service.domain.deployments import model_id, model_of
+from whet.service.domain.deployments import Health, model_id, model_of
 from whet.service.storage.tables import DeploymentRow
 from whet.types import Messages, Response, SamplingArgs, State, Tool
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import secrets
+import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -18,9 +21,10 @@ from whet.hub.domain.views import maybe, moment
 from whet.hub.errors import HubError, not_found
 from whet.hub.policy import Action, Role, Scope
 from whet.hub.storage.tables import Account, Membership
+from whet.runs.process import began
 from whet.service.deployments.folder import Source, source_of
-from whet.service.deployments.status import ServerStatus
 from whet.service.storage.tables import DeploymentRow, RunRow
+from whet.system.files import write_whole
 
 SEE = Action("see deployments", Scope.READ, Role.VIEWER)
 DEPLOY = Action("deploy a checkpoint or end an own deployment", Scope.PUSH, Role.MEMBER)
@@ -180,3 +184,55 @@ def _check_name(session: Session, owner: str, base: str, name: str) -> None:
     count = session.scalar(select(func.count()).select_from(alive.subquery())) or 0
     if count >= MOST:
         raise HubError("too_many", f"{owner} has {MOST} deployments. Delete some first.")
+
+
+# What the process that serves deployments says of itself, for the API and pages: DATA/deployments/server.json.
+
+STALE_S = 15.0
+"""After so long without a word a process on another machine counts as gone."""
+
+
+class Health(BaseModel):
+    """One deployment in memory."""
+
+    loaded: bool = False
+    loaded_at: float | None = None
+    in_flight: int = 0
+    seconds: float | None = None  # of recent requests, the newest weighing most
+    last_error: str | None = None
+    last_error_at: float | None = None
+
+
+class ServerStatus(BaseModel):
+    """The process, and the deployments that it knows of."""
+
+    url: str  # without /v1
+    host: str
+    pid: int
+    process_began: str | None
+    started_at: float
+    at: float
+    deployments: dict[str, Health] = {}
+
+    @property
+    def alive(self) -> bool:
+        if self.host == socket.gethostname():
+            return began(self.pid) == self.process_began
+        return time.time() - self.at < STALE_S
+
+
+def status_file(data: Path) -> Path:
+    return data / "deployments" / "server.json"
+
+
+def read_status(data: Path) -> ServerStatus | None:
+    """None where no such process runs."""
+    try:
+        status = ServerStatus.model_validate_json(status_file(data).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return status if status.alive else None
+
+
+def write_status(data: Path, status: ServerStatus) -> None:
+    write_whole(status_file(data), status.model_dump_json(), durable=False)

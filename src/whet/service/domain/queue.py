@@ -14,11 +14,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
-from whet.service.domain.fairness import Waiting, in_order, next_run, share_of
-from whet.service.domain.placement import Amount
+from whet.service.domain.fairness import Amount, Waiting, in_order, next_run, share_of
 from whet.service.domain.runners import alive, places
-from whet.service.domain.runs import ENDED
-from whet.service.domain.trials import CLEAR, Trial, trials_of
+from whet.service.domain.runs import CLEAR, ENDED, Trial, trials_of
 from whet.service.domain.usage import IN_PROGRESS, charge, exhausted, over_cap, shares_of
 from whet.service.storage.tables import AttemptRow, Quota, RunnerRow, RunRow
 from whet.service.webhooks.deliveries import enqueue

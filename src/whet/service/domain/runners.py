@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from whet.hub.domain.views import maybe, moment
-from whet.service.domain.placement import Amount, Place
+from whet.service.domain.fairness import Amount, Place
 from whet.service.domain.usage import IN_PROGRESS
 from whet.service.storage.tables import AttemptRow, RunnerRow, RunRow
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from whet.hub.domain.audit import record
 from whet.hub.domain.cipher import Cipher
 from whet.hub.errors import HubError
+from whet.hub.storage.tables import Account, ActionRow, EnvironmentRow, Version
 from whet.service.domain.secrets import add_run_secrets
 from whet.service.domain.usage import IN_PROGRESS, exhausted, over_cap
 from whet.service.storage.tables import Quota, RunRow, RunSecret
@@ -165,3 +166,64 @@ def delete_run(session: Session, row: RunRow, user: str, now: float) -> None:
         raise HubError("wrong_state", f"run {row.id} is {row.state}. Stop it first: whet train stop {row.id}")
     session.execute(delete(RunSecret).where(RunSecret.run_id == row.id))
     record(session, user, "run.delete", row.owner, row.id, now, {"name": row.name})
+
+
+# The hub's actions of the environments that queued runs name: a run waits for them, and is refused if one failed.
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What the actions of a run's environments say: `waits` for one that is queued or runs, or one `failed`."""
+
+    waits: str = ""
+    failed: str = ""
+
+
+CLEAR = Trial()
+SKIPPED = "--skip-action-check"
+
+
+def split_reference(reference: str) -> tuple[str, str, str]:
+    """Owner, name and version of `owner/name@version`; empty where a part is absent."""
+    env_id, _, version = reference.partition("@")
+    owner, _, name = env_id.partition("/")
+    return owner, name, version
+
+
+def action_states(session: Session, references: Iterable[str]) -> dict[str, str]:
+    """The state of the newest action of each `owner/name@version`; absent for a version without an action."""
+    wanted = {reference: split_reference(reference) for reference in set(references)}
+    if not wanted:
+        return {}
+    newest = (
+        select(ActionRow.version_id, func.max(ActionRow.queued_at).label("at"))
+        .group_by(ActionRow.version_id)
+        .subquery()
+    )
+    query = (
+        select(Account.name, EnvironmentRow.name, Version.version, ActionRow.state)
+        .select_from(ActionRow)
+        .join(newest, (newest.c.version_id == ActionRow.version_id) & (newest.c.at == ActionRow.queued_at))
+        .join(Version, Version.id == ActionRow.version_id)
+        .join(EnvironmentRow, EnvironmentRow.id == Version.environment_id)
+        .join(Account, Account.id == EnvironmentRow.owner_id)
+        .where(Version.version.in_({version for _, _, version in wanted.values()}))
+    )
+    found = {(owner, name, version): state for owner, name, version, state in session.execute(query)}
+    return {reference: found[parts] for reference, parts in wanted.items() if parts in found}
+
+
+def trials_of(session: Session, waiting: Iterable[Any]) -> dict[str, Trial]:
+    """By run id; `waiting` are rows with `id`, `environments` and `skip_action_check`."""
+    rows = list(waiting)
+    states = action_states(session, (env for row in rows if not row.skip_action_check for env in row.environments))
+    answer = {}
+    for row in rows:
+        environments = () if row.skip_action_check else row.environments
+        busy = [env for env in environments if states.get(env) in ("queued", "running")]
+        failed = [env for env in environments if states.get(env) == "failed"]
+        if failed:
+            answer[row.id] = Trial(failed=f"the hub's action of {failed[0]} failed; see its page, or use {SKIPPED}")
+        else:
+            answer[row.id] = Trial(waits=f"waits for the hub's action of {busy[0]}") if busy else CLEAR
+    return answer

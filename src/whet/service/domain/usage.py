@@ -10,8 +10,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from whet.service.domain.fairness import AHEAD_S, Prices, Share, Waiting, decayed, elsewhere
-from whet.service.domain.placement import Amount
+from whet.service.domain.fairness import AHEAD_S, Amount, Prices, Share, Waiting, decayed, elsewhere
 from whet.service.storage.tables import AttemptRow, Quota, RunnerRow, RunRow, UsageDay
 
 DAY_S = 86_400.0

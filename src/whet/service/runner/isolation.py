@@ -29,7 +29,7 @@ from urllib.request import url2pathname
 
 import whet
 from whet.errors import SandboxUnavailableError
-from whet.sandboxes.bubblewrap.obstacles import advice
+from whet.sandboxes.bubblewrap.host import advice
 from whet.sandboxes.bubblewrap.program import programs
 from whet.sandboxes.bubblewrap.users import of_root
 

@@ -66,7 +66,7 @@ def serve_runner(config: RunnerConfig, on_ready: Callable[[str], None]) -> None:
     from whet.service.runner.network import allowed
     from whet.service.runner.preparing import Workshop
     from whet.service.runner.runner import Runner
-    from whet.service.storage.database import joined_database
+    from whet.service.storage.tables import joined_database
 
     undumpable()
     data = config.data.expanduser().absolute()

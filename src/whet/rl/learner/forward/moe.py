@@ -13,7 +13,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from whet.inference.decoding.moe import mix_experts, route
+from whet.inference.decoding.functions import mix_experts, route
 
 
 def feed_forward(block: Any, x_TD: Tensor, replayed_TK: Tensor | None) -> Tensor:

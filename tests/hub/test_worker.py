@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from whet.hub.actions.worker import Worker
 from whet.hub.domain import actions
+from whet.hub.worker import Worker
 
 
 def state(hub: Any) -> dict[str, Any]:

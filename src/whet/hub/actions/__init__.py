@@ -1,1 +1,0 @@
-"""Trials of what was pushed, in a sandbox."""
