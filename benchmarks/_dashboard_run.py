@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
+from whet.records.lock import DirectoryLock
 from whet.rl.monitors.jsonl import JsonlMonitor
 from whet.rl.monitors.protocol import RunPlan, StepReport
 from whet.rl.storage.status import Status
-from whet.runs.lock import DirectoryLock
 
 A_STEP = 1_000
 WORK = 300

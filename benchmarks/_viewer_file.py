@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from whet.rollouts.results import METADATA, RESULTS
+from whet.records.directory import METADATA, RESULTS
 
 ROLLOUTS_PER_EXAMPLE = 8
 RARE = "sesquipedalian"  # in one rollout of a thousand

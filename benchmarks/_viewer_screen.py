@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from terminals import KEYS, Terminal
-from whet.viewer.index import index_path
+from whet.records.index import index_path
 
 PRESSES = 60
 ROWS = 30  # of the window

@@ -21,7 +21,7 @@ TICK = 0.01
 def cold(path: Path) -> dict[str, float]:
     """Without an index: until the first heads are there, importing included."""
     start = time.perf_counter()
-    from whet.viewer.store import open_store
+    from whet.records.store import open_store
 
     with open_store(path) as store:
         heads = store.heads()[:FIRST]
@@ -32,7 +32,7 @@ def cold(path: Path) -> dict[str, float]:
 
 def build(path: Path) -> dict[str, float]:
     """Indexing aside while this process polls as the viewer does; the longest poll is what a person would feel."""
-    from whet.viewer.store import open_store
+    from whet.records.store import open_store
 
     with open_store(path) as store:
         start = time.perf_counter()
@@ -64,8 +64,8 @@ def _first_heads(store: Any, filter: Any, sort: Any) -> Any:
 def warm(path: Path) -> dict[str, float]:
     """With the index: opening, lists of all rollouts the first time and again, a row, a group, searches."""
     start = time.perf_counter()
-    from whet.viewer.heads import Filter, Sort
-    from whet.viewer.store import open_store
+    from whet.records.heads import Filter, Sort
+    from whet.records.store import open_store
 
     with open_store(path) as store:
         heads = store.heads()[:FIRST]

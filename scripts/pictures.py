@@ -27,9 +27,9 @@ from whet.evals.printing import print_summaries
 from whet.evals.report.data import read_report
 from whet.evals.report.page import TEMPLATE, title_of, values
 from whet.evals.sessions.session import run_evals
+from whet.records.store import open_store
 from whet.types import RolloutOutput
 from whet.viewer.app import Viewer
-from whet.viewer.store import open_store
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs" / "pictures"

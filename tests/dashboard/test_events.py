@@ -25,7 +25,7 @@ from whet.dashboard.data.dashboard_data import DashboardData
 from whet.dashboard.errors import no_such
 from whet.dashboard.folders import FolderLibrary, identity
 from whet.dashboard.library import LibraryRun
-from whet.runs.lock import DirectoryLock
+from whet.records.lock import DirectoryLock
 from whet.system.files import json_line, write_whole
 
 from .conftest import Runs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
-from whet.runs.lock import DirectoryLock
+from whet.records.lock import DirectoryLock
 
 from .conftest import Browser, Runs, rollout
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from whet.runs.lock import DirectoryLock
+from whet.records.lock import DirectoryLock
 
 from .browser import allow, expect, expect_query, opened, overflow, query, violations
 from .conftest import CONFIG, Runs, rollout, trained

@@ -20,7 +20,7 @@ from whet.evals.live.view import EvalView
 from whet.evals.model import Models, about_length, check_models, report_speed
 from whet.evals.observer import EvalObserver, PlannedEval
 from whet.evals.sessions.session import run_evals
-from whet.runs.live import Output
+from whet.records.live import Output
 from whet.types import RolloutOutput
 
 ENDPOINTS = """

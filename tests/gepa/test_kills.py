@@ -10,7 +10,6 @@ from random import Random
 from typing import Any
 
 import pytest
-
 from runs import SIZES, Endpoints, begun, endpoints, finished, metadata, whole_lines
 
 pytestmark = pytest.mark.parts

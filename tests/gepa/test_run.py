@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from planted.server import Endpoint, Trouble
 from planted.world import SEED_PROMPT, World
-
 from runs import ENVIRONMENT, Endpoints, begun, endpoints, finished, metadata, whole_lines
+
 from whet.cli.main import main
 
 pytest.importorskip("gepa")

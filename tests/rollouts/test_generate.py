@@ -7,8 +7,9 @@ import threading
 import pytest
 
 import whet
+from whet.records.directory import load_metadata
 from whet.rollouts import pace
-from whet.rollouts.results import load_metadata, load_outputs
+from whet.rollouts.results import load_outputs
 
 
 def right(completion, answer):

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import whet
-from whet.rollouts.results import RESULTS, load_metadata, load_outputs, repair, save_metadata, state_to_output
+from whet.records.directory import RESULTS, load_metadata
+from whet.rollouts.results import load_outputs, repair, save_metadata, state_to_output
 from whet.rollouts.row_log import append_rows
 from whet.rollouts.totals import Totals
 from whet.types import AssistantMessage, RolloutOutput, RolloutTiming, State, Tool, ToolCall, UserMessage

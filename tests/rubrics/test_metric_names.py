@@ -26,6 +26,7 @@ from whet.evals.stored.export import export
 from whet.evals.stored.stored import open_stored
 from whet.gepa.calls.execute import RolloutExecutor
 from whet.gepa.types import RolloutCall, SearchExample
+from whet.records.entries import entry_of
 from whet.rl.data.metrics import reward_metrics
 from whet.rl.loop.group import Group
 from whet.rl.monitors.jsonl import JsonlMonitor, read_evaluations
@@ -36,7 +37,6 @@ from whet.rubrics.metric_names import STATISTICS, flat_name, metric_names
 from whet.system import cancellation
 from whet.system.files import read_lines
 from whet.types import ROW_FIELDS, RolloutOutput
-from whet.viewer.entries import entry_of
 
 BUILT_IN = {"num_turns", "total_tool_calls", "search_calls", "sandbox_ready_wait_time", "python_ready_wait_time"}
 OTHERS = {"pass@1", "pass@2", "metric_mean", "environment", "group", "turns"}

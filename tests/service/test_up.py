@@ -17,7 +17,7 @@ pytest.importorskip("fastapi")
 
 import httpx
 
-from whet.runs.process import began
+from whet.records.process import began
 
 pytestmark = pytest.mark.parts
 PATIENCE_S = 600.0

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from whet.records.directory import RESULTS
 from whet.rl.monitors.protocol import EvalReport
 from whet.rl.storage.rollout_log import write_evaluation
-from whet.rollouts.results import RESULTS
 from whet.rollouts.totals import EvalScore
 
 Fixture = Callable[..., Any]

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from whet.errors import RunError
-from whet.rollouts.results import RESULTS
+from whet.records.directory import RESULTS
+from whet.records.store import open_store
 from whet.viewer.export import LONGEST, markdown, save, save_instead, suggested_name, visible, why_not
-from whet.viewer.store import open_store
 
 ROW: dict[str, Any] = {
     "example_id": 3,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from whet.viewer.heads import Filter, Sort
+from whet.records.heads import Filter, Sort
+from whet.records.store import open_store
 from whet.viewer.listing import Listing, Search
-from whet.viewer.store import open_store
 
 Fixture = Callable[..., Any]
 

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from whet.cli.output import json_object
 from whet.config import option_of
 from whet.errors import ConfigError
-from whet.rollouts.results import METADATA, RESULTS
+from whet.records.directory import METADATA, RESULTS
 
 GIVEN = "given"
 DEFAULT_SEED = "0"

@@ -17,7 +17,7 @@ from whet.cli.service.runs import list_service_runs
 from whet.cli.sharing.common import HubOption
 from whet.errors import ConfigError
 from whet.hub.client.settings import hub_is_set
-from whet.runs.stored import RUNS
+from whet.records.stored import RUNS
 from whet.system.terminal import safe_text
 
 if TYPE_CHECKING:
@@ -215,8 +215,8 @@ def logs(
                 json_output,
             )
         return
+    from whet.records.following import LineFilter, read_log
     from whet.rl.stored.stored_run import open_run
-    from whet.runs.following import LineFilter, read_log
 
     accepts = LineFilter(search, level, moment)
     _print_lines(read_log(open_run(run).directory, follow=follow, accepts=accepts, tail=count), json_output)

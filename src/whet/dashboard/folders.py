@@ -19,10 +19,10 @@ from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import ENDED, LibraryRun, RunList, RunQuery, RunState, Viewer, What
 from whet.errors import RunError, WhetError
 from whet.parsing import parse_json, parse_toml
-from whet.rollouts.results import METADATA, RESULTS
-from whet.runs.lock import state_of
-from whet.runs.stored import environment_names
-from whet.viewer.sources import RUN_CONFIG, RUN_STATUS, SEARCH_CONFIG, SourceKind, run_directories, source_at
+from whet.records.directory import METADATA, RESULTS
+from whet.records.lock import state_of
+from whet.records.sources import RUN_CONFIG, RUN_STATUS, SEARCH_CONFIG, SourceKind, run_directories, source_at
+from whet.records.stored import environment_names
 
 WALK_SECONDS = 2.0
 """How old the list of directories may be."""

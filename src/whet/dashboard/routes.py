@@ -29,7 +29,7 @@ from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.data.tokens import tokens_json, tokens_of
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import RunKind, RunQuery, RunState, What
-from whet.viewer.heads import Filter, Sort, SortColumn
+from whet.records.heads import Filter, Sort, SortColumn
 
 router = APIRouter(route_class=DataRoute)
 Limit = Annotated[int, Query(ge=1, le=200)]

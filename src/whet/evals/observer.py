@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.evals.analysis.summary import EvalSummary
-from whet.runs.live import RunObserver
+from whet.records.live import RunObserver
 from whet.types import RolloutOutput
 
 

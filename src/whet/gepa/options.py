@@ -27,8 +27,7 @@ from whet.evals.planning.options import IN_SAMPLING
 from whet.gepa.components import read_seed_prompt
 from whet.gepa.config import EnvSection, GepaConfig
 from whet.gepa.records.run_directory import CONFIG
-from whet.rollouts.results import load_metadata
-from whet.runs.directory import free_path
+from whet.records.directory import free_path, load_metadata
 from whet.system.redaction import redacted_keys
 
 COMMAND_LINE = "command line"

@@ -16,7 +16,7 @@ from whet.evals.config import EvalConfig, command_words
 from whet.gepa.components import BEST_COMPONENTS, BEST_PROMPT, of_environment
 from whet.gepa.config import EnvSection, GepaConfig
 from whet.gepa.types import Candidate, CandidateRecord, Confirmation
-from whet.runs.lock import EndState
+from whet.records.lock import EndState
 from whet.system.redaction import redacted
 
 

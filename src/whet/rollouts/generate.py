@@ -20,18 +20,11 @@ from whet import __version__
 from whet.clients.client import Client
 from whet.clients.make import made_from_config, resolve_client
 from whet.errors import ConfigError, RunError
+from whet.records.directory import load_metadata
 from whet.rollouts.driver import Driver
 from whet.rollouts.groups import run_group
 from whet.rollouts.limits import rollout_limit
-from whet.rollouts.results import (
-    ANOTHER_PATH,
-    load_metadata,
-    load_outputs,
-    load_rows,
-    row_line,
-    save_metadata,
-    state_to_output,
-)
+from whet.rollouts.results import ANOTHER_PATH, load_outputs, load_rows, row_line, save_metadata, state_to_output
 from whet.rollouts.row_log import SECONDS_AT_MOST, RowLog
 from whet.rollouts.totals import Totals
 from whet.system.redaction import redacted

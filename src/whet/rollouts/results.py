@@ -19,13 +19,11 @@ from whet.calls import place_of
 from whet.clients.usage import JUDGE_USAGE, UsageTotals, context_tokens, usage_of
 from whet.errors import ConfigError, RunError
 from whet.parsing import parse_json
-from whet.runs.directory import METADATA as METADATA
+from whet.records.directory import METADATA, RESULTS
 from whet.system.files import json_line, write_whole
 from whet.system.redaction import redacted
-from whet.system.untrusted import open_path
 from whet.types import RolloutOutput, State
 
-RESULTS = "results.jsonl"
 ANOTHER_PATH = "Make room or choose another results_path, then run the same command to continue."
 LONGEST_MESSAGE = 1000
 """Characters that are kept of what an error says: a model or an environment may have written it."""
@@ -195,20 +193,6 @@ def load_rows(directory: Path) -> list[tuple[int, RolloutOutput]]:
                 break
             raise RunError(f"{path}:{index + 1} is not JSON ({error}). Repair or remove that line.") from error
     return list(rows.values())
-
-
-def load_metadata(directory: Path) -> dict[str, Any] | None:
-    path = directory / METADATA
-    if not path.exists():
-        return None
-    try:
-        with open_path(path) as file:
-            metadata = parse_json(file.read())
-    except ValueError as error:
-        raise RunError(f"{path} is not JSON ({error}). Give a new results_path.") from error
-    if not isinstance(metadata, dict):
-        raise RunError(f"{path} is not a JSON object. Give a new results_path.")
-    return metadata
 
 
 def repair(path: Path) -> None:

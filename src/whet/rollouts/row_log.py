@@ -19,7 +19,8 @@ from time import monotonic
 from typing import IO, Any, BinaryIO
 
 from whet.errors import RunError
-from whet.rollouts.results import ANOTHER_PATH, RESULTS, repair, row_line, what_is_kept
+from whet.records.directory import RESULTS
+from whet.rollouts.results import ANOTHER_PATH, repair, row_line, what_is_kept
 from whet.system.files import exact_json_line, json_line, sync, write_whole
 from whet.system.redaction import KNOWN
 from whet.types import RolloutOutput

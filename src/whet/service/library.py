@@ -23,7 +23,8 @@ from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun, RunList, RunQuery, What
 from whet.hub.storage.database import Database, database_now
 from whet.parsing import parse_json, parse_toml
-from whet.rollouts.results import METADATA
+from whet.records.directory import METADATA
+from whet.records.sources import run_directories
 from whet.service.deployments.folder import DeploymentFolder, source_of, take
 from whet.service.domain.access import Viewer
 from whet.service.domain.deployments import WITH_WEIGHTS
@@ -35,7 +36,6 @@ from whet.service.domain.usage import IN_PROGRESS, exhausted, shares_of
 from whet.service.runner.folders import RunFolder, read_object
 from whet.service.storage.tables import AttemptRow, Quota, RunRow
 from whet.system import untrusted
-from whet.viewer.sources import run_directories
 
 RECENTLY_S = 30.0
 WAITS_S = 1.0

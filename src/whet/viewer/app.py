@@ -14,12 +14,12 @@ from textual.binding import Binding, BindingType
 from textual.events import Key
 
 from whet.errors import RunError
-from whet.rollouts.results import RESULTS
+from whet.records.directory import RESULTS
+from whet.records.sources import find_sources, source_at
+from whet.records.store import Store, open_store
 from whet.viewer.listing import Listing
 from whet.viewer.screens.base import ScreenName, ViewerApp
 from whet.viewer.screens.dialogs import Ask
-from whet.viewer.sources import find_sources, source_at
-from whet.viewer.store import Store, open_store
 
 FOLDERS = (Path("outputs/evals"), Path("runs"))
 """Where `whet eval run`, `whet train run` and `whet gepa run` write, by default."""

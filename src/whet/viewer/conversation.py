@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from whet.viewer.rollout_text import MessagePiece, pieces
+from whet.records.rollout_text import MessagePiece, pieces
 
 
 class Shown(NamedTuple):

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from whet.errors import RunError
 from whet.messages import readable_text
-from whet.viewer.entries import tool_calls
-from whet.viewer.store import Store
+from whet.records.entries import tool_calls
+from whet.records.store import Store
 
 Form = Literal["md", "jsonl"]
 STEP = 50  # rollouts between two reports of progress

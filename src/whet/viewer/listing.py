@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from whet.viewer.heads import EVERY_ROLLOUT, Filter, Head, IndexProgress, ListTotals, Sort, SortColumn, Variety
-from whet.viewer.search import SearchFound
-from whet.viewer.sources import candidate_names
-from whet.viewer.store import Heads, Store
+from whet.records.heads import EVERY_ROLLOUT, Filter, Head, IndexProgress, ListTotals, Sort, SortColumn, Variety
+from whet.records.search import SearchFound
+from whet.records.sources import candidate_names
+from whet.records.store import Heads, Store
 
 Choosable = Literal["stop_condition", "environment", "candidate", "part"]
 """Columns of which one value can be chosen."""

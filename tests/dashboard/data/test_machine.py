@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from whet.dashboard.data.machine import ProcessUse
-from whet.runs.lock import DirectoryLock
-from whet.runs.process import began, this_process
+from whet.records.lock import DirectoryLock
+from whet.records.process import began, this_process
 
 from ..conftest import Browser, Runs
 

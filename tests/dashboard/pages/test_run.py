@@ -15,7 +15,7 @@ import pytest
 from whet.dashboard.data import facts, series
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.run import _stats
-from whet.runs.lock import DirectoryLock
+from whet.records.lock import DirectoryLock
 
 from ..conftest import Browser, Runs, trained
 

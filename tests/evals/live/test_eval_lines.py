@@ -14,7 +14,7 @@ from rich.console import Console
 
 from whet.evals.analysis.summary import SummaryBuilder
 from whet.evals.live.view import EvalView
-from whet.runs.live import Output
+from whet.records.live import Output
 
 NAMES = {"environment": "arithmetic", "model": "whet/tiny", "sampling": "temperature 1"}
 

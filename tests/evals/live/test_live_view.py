@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from whet.evals.live.view import EvalView
-from whet.runs.live import Output
+from whet.records.live import Output
 
 Play = Callable[..., Any]
 COUNTED = re.compile(r"1/12.*s sample", re.DOTALL)

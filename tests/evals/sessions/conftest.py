@@ -14,7 +14,8 @@ from whet.evals.analysis.summary import EvalSummary
 from whet.evals.config import EvalConfig
 from whet.evals.observer import EvalObserver, PlannedEval
 from whet.evals.sessions.session import run_evals
-from whet.rollouts.results import load_metadata, load_outputs
+from whet.records.directory import load_metadata
+from whet.rollouts.results import load_outputs
 from whet.types import RolloutOutput
 
 ENVIRONMENT = '''

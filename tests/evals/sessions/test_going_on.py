@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whet.errors import RunError
-from whet.runs.lock import DirectoryLock
+from whet.records.lock import DirectoryLock
 
 
 def without_timing(rows: list[Any]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from whet.cli.main import main
 from whet.errors import RunError
 from whet.evals.config import EvalConfig
 from whet.evals.stored.stored import list_stored, open_stored, resume_command
-from whet.runs.lock import DirectoryLock
+from whet.records.lock import DirectoryLock
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from rich.console import Console
 from whet.gepa.live.view import SearchView
 from whet.gepa.observers import Several
 from whet.gepa.types import Confirmation, SearchObserver
-from whet.runs.live import Output
+from whet.records.live import Output
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from whet.cli.main import main
 from whet.errors import RunError
 from whet.gepa.records.stored import find_searches, open_search
 from whet.gepa.types import CandidateRecord
-from whet.runs.lock import DirectoryLock
+from whet.records.lock import DirectoryLock
 
 Searched = Callable[..., Path]
 Make = Callable[..., CandidateRecord]

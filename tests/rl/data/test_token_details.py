@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from whet.records.tokens import token_view
 from whet.rl.config import load_run_config
 from whet.rl.data.assembly import assemble, turn_details
 from whet.rl.data.curriculum import DrawnTask
@@ -21,7 +22,6 @@ from whet.rl.loop.group import Group
 from whet.rl.run import run_training
 from whet.rl.sections.algorithm import AlgorithmConfig
 from whet.system.files import read_lines
-from whet.viewer.tokens import token_view
 
 CONFIG = """
 max_steps = 2

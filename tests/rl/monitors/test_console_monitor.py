@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from whet.evals.analysis.compare import paired_difference
+from whet.records.live import Output
 from whet.rl.monitors import MonitorGroup
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.monitors.jsonl import JsonlMonitor
@@ -23,7 +24,6 @@ from whet.rl.monitors.progress import RunProgress, compare
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
 from whet.rl.monitors.views import live_view, plan_line
 from whet.rollouts.totals import EvalScore
-from whet.runs.live import Output
 from whet.system.terminal import BLOCKS
 
 ENVIRONMENTS = ["reverse-text", "calculator"]

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from whet.hub.storage.database import database_now
-from whet.runs.process import began
+from whet.records.process import began
 from whet.service.domain import queue, runners
 from whet.service.domain.submission import RefusedError, check_file_names
 

@@ -305,8 +305,8 @@ def test_findings_of_a_package_that_is_refused_are_shown(commands: Any, home: Pa
 def test_rollouts_that_are_not_indexed_yet_are_waited_for(
     commands: Any, finished: str, words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from whet.records.store import Store
     from whet.service.client import following
-    from whet.viewer.store import Store
 
     left, index = [3], Store._index_here  # it is opened, started and asked once before anything is indexed
 

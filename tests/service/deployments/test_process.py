@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from whet.runs.process import began
+from whet.records.process import began
 
 anthropic = pytest.importorskip("anthropic")
 openai = pytest.importorskip("openai")

@@ -14,7 +14,7 @@ import pytest
 
 from whet.envs.loading import locate
 from whet.errors import SandboxUnavailableError
-from whet.runs.process import began
+from whet.records.process import began
 from whet.service.runner import isolation
 
 

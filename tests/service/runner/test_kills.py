@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from whet.records.process import began
 from whet.rl.data.metrics import without_clock
-from whet.runs.process import began
 from whet.service.runner.folders import read_object
 from whet.system.files import read_lines
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from whet.runs.process import began
+from whet.records.process import began
 
 
 @pytest.fixture

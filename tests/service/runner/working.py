@@ -148,6 +148,6 @@ def example(data: Path) -> dict[str, str]:
 
 
 def alive(process: dict[str, Any]) -> bool:
-    from whet.runs.process import began
+    from whet.records.process import began
 
     return began(process["pid"]) == process["process_began"]

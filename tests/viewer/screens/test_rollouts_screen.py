@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from whet.rollouts.results import RESULTS
+from whet.records.directory import RESULTS
 from whet.rollouts.row_log import append_rows
 from whet.viewer.widgets.table import TableView
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whet.viewer.entries import RowToolCall
-from whet.viewer.heads import Head
-from whet.viewer.rollout_text import arguments_text, pieces
+from whet.records.entries import RowToolCall
+from whet.records.heads import Head
+from whet.records.rollout_text import arguments_text, pieces
 from whet.viewer.widgets.conversation import CUT, KEPT, Folding, detail_lines, lay_out
 
 JSON = st.recursive(

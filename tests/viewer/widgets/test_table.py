@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.viewer.heads import Variety
+from whet.records.heads import Variety
 from whet.viewer.widgets.rollouts import rollout_columns
 from whet.viewer.widgets.table import Column, layout
 

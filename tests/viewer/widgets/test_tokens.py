@@ -15,10 +15,9 @@ from tokenizers import Tokenizer
 
 from whet.errors import ModelLoadError
 from whet.inference.model_names import resolve_model
-from whet.inference.rendering.vocabulary import Vocabulary
+from whet.inference.rendering.vocabulary import Vocabulary, run_vocabulary
 from whet.models.tiny import path as tiny
-from whet.viewer.sources import RunSource
-from whet.viewer.tokens import (
+from whet.records.tokens import (
     NO_TOKENS,
     NO_TURNS,
     Token,
@@ -26,7 +25,6 @@ from whet.viewer.tokens import (
     TokenView,
     colourings,
     describe,
-    load_decode,
     token_view,
 )
 from whet.viewer.widgets.tokens import colour, token_lines
@@ -130,11 +128,10 @@ def test_a_model_that_is_not_here_is_not_downloaded(model: str) -> None:
 
 
 def test_tokenizer_of_the_run_precedes_that_of_its_model(tmp_path: Path) -> None:
-    source = RunSource(tmp_path, "training", tmp_path / "rollouts", model="nobody/has-this")
     with pytest.raises(ModelLoadError, match="not on this machine"):
-        load_decode(source)
+        run_vocabulary(tmp_path, "nobody/has-this")
     shutil.copytree(tiny(), tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
-    assert "".join(load_decode(source)([85, 66, 88])) == "vcy"
+    assert "".join(run_vocabulary(tmp_path, "nobody/has-this").texts([85, 66, 88])) == "vcy"
 
 
 TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=12)

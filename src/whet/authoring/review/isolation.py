@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from whet.authoring.review.observations import EVENT, Event
 from whet.errors import SandboxUnavailableError
-from whet.runs.process import family, memory_share, own_memory
+from whet.records.process import family, memory_share, own_memory
 from whet.sandboxes.bubblewrap import cgroups
 
 REPORT_BYTES = 64 << 20

@@ -20,8 +20,8 @@ from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun, What
 from whet.inference.model_names import ADAPTER_CONFIG
 from whet.parsing import parse_json
+from whet.records.files import read_at
 from whet.rl.storage.checkpoints import checkpoints_in, fault_of
-from whet.viewer.files import read_at
 
 CHECKED_SECONDS = 0.5
 """How long an answer waits for the hashes of checkpoints; what is not hashed by then is said to be unverified."""

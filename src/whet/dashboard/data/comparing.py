@@ -9,7 +9,7 @@ from whet.dashboard.data.facts import config_of, evaluations
 from whet.dashboard.data.series import metrics
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun
-from whet.runs.differences import ABSENT, OF_THE_RUN_ITSELF, flat
+from whet.records.differences import ABSENT, OF_THE_RUN_ITSELF, flat
 
 if TYPE_CHECKING:
     from whet.dashboard.data.dashboard_data import DashboardData

@@ -24,11 +24,11 @@ from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun
 from whet.errors import WhetError
 from whet.parsing import parse_json, parse_toml
-from whet.rollouts.results import METADATA
-from whet.runs.lock import LOCK
-from whet.runs.report import REPORT
+from whet.records.directory import METADATA
+from whet.records.files import read_at
+from whet.records.lock import LOCK
+from whet.records.report import REPORT
 from whet.system.redaction import redacted
-from whet.viewer.files import read_at
 
 EVALS, STATUS, MISSED = "evals.jsonl", "status.json", "errors.jsonl"
 MOST_EVALUATIONS = 1_000

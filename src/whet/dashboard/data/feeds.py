@@ -21,8 +21,8 @@ from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun, Viewer
 from whet.errors import WhetError
 from whet.parsing import parse_json
+from whet.records.files import read_at
 from whet.system.files import json_line
-from whet.viewer.files import read_at
 
 if TYPE_CHECKING:
     from whet.dashboard.data.dashboard_data import DashboardData

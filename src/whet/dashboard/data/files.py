@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun
 from whet.parsing import parse_json
+from whet.records.files import read_at
 from whet.system.untrusted import NOT_INSIDE
 from whet.system.untrusted import open_inside as open_without_links
-from whet.viewer.files import read_at
 
 LAST_LINE_BYTES = 1 << 18
 SMALL_BYTES = 1 << 20

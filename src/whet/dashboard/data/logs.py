@@ -20,8 +20,8 @@ from whet.dashboard.data.cutting import Cutter
 from whet.dashboard.data.files import directory_of, open_inside
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun
-from whet.runs.following import KEPT_FILES, LOG
-from whet.viewer.files import find_newline, read_at
+from whet.records.files import find_newline, read_at
+from whet.records.following import KEPT_FILES, LOG
 
 MOST_LINES = 2_000
 MOST_BYTES = 1 << 20

@@ -9,9 +9,9 @@ from typing import Any
 from whet.dashboard.data.cutting import LONGEST_ANSWER, Cutter
 from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.errors import DashboardError
-from whet.viewer.heads import EVERY_ROLLOUT, CountColumn, Filter, Head, IndexProgress, Sort
-from whet.viewer.rollout_text import details
-from whet.viewer.statistics import HistogramColumn
+from whet.records.heads import EVERY_ROLLOUT, CountColumn, Filter, Head, IndexProgress, Sort
+from whet.records.rollout_text import details
+from whet.records.statistics import HistogramColumn
 
 CHANGED = "the list changed; begin again."
 FACETS: tuple[CountColumn, ...] = ("environment", "error", "stop_condition", "candidate", "sampling", "part")

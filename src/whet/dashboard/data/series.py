@@ -17,7 +17,7 @@ from typing import Any
 from whet.dashboard.data.files import directory_of, open_inside
 from whet.dashboard.library import LibraryRun
 from whet.parsing import parse_json
-from whet.viewer.files import read_at
+from whet.records.files import read_at
 
 METRICS = "metrics.jsonl"
 PIECE = LONGEST_LINE = 4 << 20

@@ -14,10 +14,10 @@ from typing import Any
 from whet.dashboard.data.files import file_stamp, read_object
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun
-from whet.rollouts.results import METADATA, RESULTS
-from whet.viewer.heads import IndexProgress
-from whet.viewer.sources import RUN_ROLLOUTS, RunSource, SourceKind, run_directories
-from whet.viewer.store import Store
+from whet.records.directory import METADATA, RESULTS
+from whet.records.heads import IndexProgress
+from whet.records.sources import RUN_ROLLOUTS, RunSource, SourceKind, run_directories
+from whet.records.store import Store
 
 MOST_OPEN = 16
 IDLE_SECONDS = 60.0
@@ -83,7 +83,7 @@ class OpenStore:
             self.searches.move_to_end(text)
             while len(self.searches) > MOST_SEARCHES:
                 self.searches.popitem(last=False)
-        from whet.viewer.search import Query
+        from whet.records.search import Query
 
         with found.lock:
             if not found.full:

@@ -12,8 +12,9 @@ from whet.dashboard.data.files import file_stamp
 from whet.dashboard.data.rollouts import ShownRollout
 from whet.dashboard.library import LibraryRun
 from whet.errors import WhetError
-from whet.viewer.sources import RunSource
-from whet.viewer.tokens import Decode, Token, TokenView, load_decode, token_view
+from whet.inference.rendering.vocabulary import run_vocabulary
+from whet.records.sources import RunSource
+from whet.records.tokens import Decode, Token, TokenView, token_view
 
 MOST_TOKENS = 20_000
 MOST_TOKENIZERS = 2
@@ -48,7 +49,7 @@ class Tokenizers:
             found = self._loaded.get(key)
             if found is None:
                 try:
-                    found = load_decode(source)
+                    found = run_vocabulary(source.rollouts.parent, source.model).texts
                 except WhetError as error:
                     found = f"tokens are shown as numbers: {error}"
                 except Exception as error:  # of the tokenizers library, for a file that is none

@@ -15,7 +15,7 @@ from whet.dashboard.data.files import read_object
 from whet.dashboard.data.stores import results_directory
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, render
-from whet.rollouts.results import METADATA
+from whet.records.directory import METADATA
 from whet.system.redaction import redacted
 
 router = APIRouter(route_class=PageRoute)

@@ -14,7 +14,7 @@ from whet.evals.analysis.summary import EvalSummary
 from whet.evals.live.progress import SAMPLES, SessionProgress
 from whet.evals.live.views import live_view, plan_line, progress_line
 from whet.evals.observer import EvalObserver, PlannedEval
-from whet.runs.live import Output, RunView
+from whet.records.live import Output, RunView
 from whet.system.terminal import duration
 from whet.types import RolloutOutput
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from whet.evals.analysis.summary import EvalSummary, SummaryBuilder
 from whet.evals.stored.streaming import stream_rows
-from whet.rollouts.results import load_metadata
+from whet.records.directory import load_metadata
+from whet.records.entries import question_of
 from whet.types import RolloutOutput
-from whet.viewer.entries import question_of
 
 BEST, RANDOM = 3, 5
 """Rollouts shown of the best, of the worst, and at random."""

@@ -11,7 +11,7 @@ from whet.display.text import number, usage_text
 from whet.evals.analysis.statistics import MeanInterval, Percentiles, spread
 from whet.evals.analysis.summary import EvalSummary
 from whet.evals.report.data import ReportData, TaskRewards
-from whet.runs.report import MOST_ROWS, ReportTable
+from whet.records.report import MOST_ROWS, ReportTable
 from whet.system.terminal import duration
 from whet.types import RolloutOutput
 from whet.viewer.conversation import EXCERPT, conversation

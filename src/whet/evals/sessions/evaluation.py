@@ -40,11 +40,10 @@ from whet.evals.sessions.resume import (
     find_rows,
     results_directory,
 )
+from whet.records.directory import METADATA, RESULTS, write_metadata
+from whet.records.lock import LOCK, DirectoryLock
 from whet.rollouts.jobs import Finished, RolloutJob, RolloutRecipe
-from whet.rollouts.results import METADATA, RESULTS
 from whet.rollouts.row_log import RowLog, row_at
-from whet.runs.directory import write_metadata
-from whet.runs.lock import LOCK, DirectoryLock
 from whet.system.redaction import redacted
 from whet.types import RolloutOutput
 

@@ -19,9 +19,9 @@ from typing import Any
 from whet.errors import RunError
 from whet.evals.config import EvalConfig
 from whet.evals.sessions.identity import digest_of_tasks
-from whet.rollouts.results import METADATA, RESULTS, load_metadata
+from whet.records.differences import difference_lines, refuse
+from whet.records.directory import METADATA, RESULTS, load_metadata
 from whet.rollouts.row_log import read_rows
-from whet.runs.differences import difference_lines, refuse
 from whet.system.redaction import redacted
 
 NOWHERE = -1

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from whet.errors import ConfigError, MissingExtraError, RunError
 from whet.evals.stored.flat_rows import MESSAGE_FIELDS, Columns, Kind, find_columns, flat
 from whet.evals.stored.streaming import find_results, stream_rows
-from whet.rollouts.results import load_metadata
+from whet.records.directory import load_metadata
 
 if TYPE_CHECKING:
     import pyarrow

@@ -17,9 +17,9 @@ from whet.errors import RunError
 from whet.evals.analysis.summary import EvalSummary, SummaryBuilder, varied_of
 from whet.evals.config import EvalConfig, command_words
 from whet.evals.stored.streaming import find_results, stream_rows
-from whet.rollouts.results import METADATA, RESULTS, load_metadata
-from whet.runs.lock import EvaluationState, evaluation_state
-from whet.runs.stored import as_far_as_possible, check_folder
+from whet.records.directory import METADATA, RESULTS, load_metadata
+from whet.records.lock import EvaluationState, evaluation_state
+from whet.records.stored import as_far_as_possible, check_folder
 from whet.types import RolloutOutput
 
 DEFAULT_FOLDER: Path = EvalConfig.model_fields["output_directory"].default

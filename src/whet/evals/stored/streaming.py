@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import RunError
-from whet.rollouts.results import METADATA, RESULTS, load_metadata, row_key
+from whet.records.directory import METADATA, RESULTS, load_metadata
+from whet.rollouts.results import row_key
 from whet.system.files import read_lines
 from whet.types import RolloutOutput
 

@@ -24,7 +24,7 @@ from whet.gepa.live.views import (
 )
 from whet.gepa.observers import Forwarder
 from whet.gepa.types import CandidateRecord, Confirmation, Scored, SearchObserver, SearchPlan
-from whet.runs.live import Output, RunView
+from whet.records.live import Output, RunView
 from whet.system.terminal import safe_text
 
 KEYS = "←/→ candidate   d compare with seed, whole   space scroll   q stop"

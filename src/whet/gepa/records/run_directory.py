@@ -21,9 +21,8 @@ from whet.evals.sessions.identity import digest_of_tasks, environment_source, mo
 from whet.gepa.config import GepaConfig
 from whet.gepa.splits import Splits
 from whet.gepa.types import Candidate
-from whet.rollouts.results import METADATA, load_metadata
-from whet.runs.differences import difference_lines, refuse
-from whet.runs.directory import OwnedDirectory, write_metadata
+from whet.records.differences import difference_lines, refuse
+from whet.records.directory import METADATA, OwnedDirectory, load_metadata, write_metadata
 from whet.system.files import json_line, write_whole
 from whet.system.redaction import KNOWN, redacted
 

@@ -17,9 +17,9 @@ from whet.errors import RunError
 from whet.gepa.records.candidates import CANDIDATES, by_id, read_candidates
 from whet.gepa.records.run_directory import CONFIG
 from whet.gepa.types import CandidateRecord, Confirmation, SearchPlan, best_of, seed_of
-from whet.rollouts.results import METADATA, load_metadata
-from whet.runs.lock import DIED, ENDED, state_of
-from whet.runs.stored import RUNS, StoredRun, as_far_as_possible, check_folder, resolve
+from whet.records.directory import METADATA, load_metadata
+from whet.records.lock import DIED, ENDED, state_of
+from whet.records.stored import RUNS, StoredRun, as_far_as_possible, check_folder, resolve
 
 BEST_PROMPT = "best_prompt.txt"
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from whet.gepa.records.stored import BEST_PROMPT, StoredSearch
 from whet.gepa.records.summary_text import confirmation_words, headline, tested
 from whet.gepa.text_diff import DiffLine, Piece, differences, whole
 from whet.gepa.types import CandidateRecord
-from whet.runs.report import REPORT
-from whet.runs.stored import print_list
+from whet.records.report import REPORT
+from whet.records.stored import print_list
 from whet.system.terminal import safe_lines, safe_text
 
 RIGHT = {"calls", "proposals", "accepted", "seed", "best", "number", "validation", "p"}

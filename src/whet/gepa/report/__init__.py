@@ -8,7 +8,7 @@ from whet.display.page.rendering import document
 from whet.gepa.records.stored import open_search
 from whet.gepa.report.data import read_report
 from whet.gepa.report.page import TEMPLATE, values
-from whet.runs.report import write_page
+from whet.records.report import write_page
 
 
 def write_report(directory: Path) -> Path:

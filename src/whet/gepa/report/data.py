@@ -13,9 +13,9 @@ from whet.gepa.records.stored import StoredSearch
 from whet.gepa.reflection.log import FILE as REFLECTIONS
 from whet.gepa.reflection.log import ReflectionReply
 from whet.gepa.reflection.reflection import most_chars, why_unusable
-from whet.rollouts.results import RESULTS
+from whet.records.directory import RESULTS
+from whet.records.entries import question_of
 from whet.system.files import read_lines
-from whet.viewer.entries import question_of
 
 QUESTION = 160
 """Characters of an example's question that are kept."""

@@ -13,7 +13,7 @@ from whet.gepa.report.data import ModelUsage, SearchReportData
 from whet.gepa.report.drawings import scores, tree
 from whet.gepa.text_diff import differences
 from whet.gepa.types import CandidateRecord, Verdict
-from whet.runs.report import MOST_ROWS, ReportTable
+from whet.records.report import MOST_ROWS, ReportTable
 
 TEMPLATE = "search.html"
 MOST_CANDIDATES = 200

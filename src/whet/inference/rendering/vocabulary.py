@@ -39,6 +39,12 @@ class Vocabulary:
         return [(stream.step(self._tokenizer, id) or "") if 0 <= id < 2**32 else "" for id in ids]
 
 
+def run_vocabulary(directory: Path, model: str) -> Vocabulary:
+    """The tokenizer in the directory of a training run, else that of its model. Raises as `Vocabulary` does."""
+    trained = directory / "model"
+    return Vocabulary(str(trained) if (trained / TOKENIZER).is_file() else model)
+
+
 def _tokenizer_file(model: str) -> Path:
     directory = on_this_machine(model) if model else None
     if directory is None:

@@ -26,7 +26,7 @@ from typing import Any
 
 from whet.errors import EngineError
 from whet.inference.vllm import guard
-from whet.runs.process import is_suspended
+from whet.records.process import is_suspended
 from whet.system.files import user_cache
 
 MODULE = "vllm.entrypoints.openai.api_server"

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import RunError
-from whet.rollouts.results import METADATA, RESULTS, load_metadata, load_outputs
+from whet.records.directory import METADATA, RESULTS, load_metadata
+from whet.rollouts.results import load_outputs
 
 
 def write_temp_file(content: str, suffix: str = ".txt") -> str:

@@ -16,9 +16,10 @@ from pydantic import BaseModel
 from whet.clients.config import ClientConfig
 from whet.errors import ConfigError
 from whet.integrations.verifiers.paths import get_results_path, settings_that_differ
+from whet.records.directory import METADATA, RESULTS, load_metadata
 from whet.rollouts import results
 from whet.rollouts.generate import metadata_of
-from whet.rollouts.results import METADATA, RESULTS, load_metadata, not_json, state_to_output
+from whet.rollouts.results import not_json, state_to_output
 from whet.rollouts.row_log import append_rows
 from whet.rollouts.totals import Totals
 from whet.types import GenerateMetadata, GenerateOutputs, RolloutOutput, State

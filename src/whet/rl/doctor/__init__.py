@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.errors import WhetError
+from whet.records.directory import METADATA, RESULTS
+from whet.records.lock import evaluation_state
 from whet.rl.doctor.finding import SEVERITIES, Severity, most_urgent_first
 from whet.rl.doctor.finding import Advice as Advice
 from whet.rl.doctor.finding import DoctorFinding as DoctorFinding
@@ -23,8 +25,6 @@ from whet.rl.doctor.record import KEPT_FIRST, KEPT_LAST, RunRecord
 from whet.rl.doctor.rules import EXPLAINED_BY, RULES
 from whet.rl.report.data import RunData
 from whet.rl.stored.stored_run import open_run
-from whet.rollouts.results import METADATA, RESULTS
-from whet.runs.lock import evaluation_state
 
 if TYPE_CHECKING:
     from whet.evals.analysis.readiness import Verdict

@@ -9,12 +9,12 @@ from typing import Any
 from rich.console import RenderableType
 
 from whet.display.text import error_lines
+from whet.records.live import Output, RunView
 from whet.rl.doctor import LiveDoctor
 from whet.rl.monitors.jsonl import EVALS, read_evaluations
 from whet.rl.monitors.progress import RunProgress
 from whet.rl.monitors.protocol import EvalReport, Monitor, Outcome, RunPlan, StepReport
 from whet.rl.monitors.views import comparison_table, evaluation_line, live_view, output_paths, plan_line, step_line
-from whet.runs.live import Output, RunView
 from whet.system.files import read_lines
 from whet.system.terminal import duration, safe_text
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from whet.records.live import RunObserver
+from whet.records.lock import EndState
 from whet.rollouts.totals import EvalScore
 from whet.rubrics.metric_names import flat_name
-from whet.runs.live import RunObserver
-from whet.runs.lock import EndState
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from whet.display.page.rendering import document
+from whet.records.report import write_page
 from whet.rl.report.page import TEMPLATE, values
 from whet.rl.report.png import write_png
-from whet.runs.report import write_page
 
 
 def write_report(run_directory: Path) -> Path:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from whet.display.chart import Point
+from whet.records.stored import environment_names
 from whet.rl.monitors.protocol import EvalReport
 from whet.rl.report.figures import Figure, drawn, figures_of
 from whet.rl.stored.stored_run import StoredTraining
-from whet.runs.stored import environment_names
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from whet.config import Paths, StrictModel
 from whet.envs.config.env_table import EnvTable
 from whet.envs.identity.ids import parse_id
 from whet.inference.model_names import MODEL_HELP
+from whet.records.directory import free_path
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.monitors.config import TrackioConfig, WandbConfig
 from whet.rl.sections.inference import DeploymentConfig, InferenceConfig
 from whet.rl.supervision.ending import EarlyStopConfig
 from whet.rl.supervision.watchdog import WatchdogConfig
-from whet.runs.directory import free_path
 from whet.system.redaction import redacted
 
 

@@ -13,7 +13,8 @@ from typing import Any, Self
 
 from whet.config import read_toml
 from whet.errors import DatasetError, MissingExtraError, RunError
-from whet.rollouts.results import RESULTS, load_outputs
+from whet.records.directory import RESULTS
+from whet.rollouts.results import load_outputs
 from whet.rollouts.token_rows import read_rollouts
 
 FILES = (".jsonl", ".json", ".parquet")

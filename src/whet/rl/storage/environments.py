@@ -12,8 +12,8 @@ from typing import Any
 
 from whet.envs.identity.record import changed_fields, identify, identity_differences
 from whet.errors import RunError
+from whet.records.differences import refuse
 from whet.rl.sections.training import TrainingEnvConfig
-from whet.runs.differences import refuse
 from whet.system.files import write_whole
 from whet.system.redaction import redacted
 

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import RunError
+from whet.records.directory import free_path
 from whet.rl.learner.protocol import Learner
 from whet.rl.loop.group import Group, Tally
 from whet.rl.monitors.jsonl import EVALS, JsonlMonitor, read_evaluations
@@ -38,7 +39,6 @@ from whet.rl.storage.ledger import Ledger
 from whet.rl.storage.rollout_log import step_path, write_evaluation, write_step
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rollouts.token_rows import Turns, rollout_row
-from whet.runs.directory import free_path
 from whet.system.files import LineFile, json_line, read_lines, write_whole
 
 CURRICULUM = "curriculum.json"

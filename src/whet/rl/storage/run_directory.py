@@ -15,10 +15,10 @@ from pydantic_core import PydanticUndefined
 
 from whet.config import read_toml
 from whet.errors import RunError
+from whet.records.differences import differences, refuse
+from whet.records.directory import OwnedDirectory
 from whet.rl.sections.inference import NEUTRAL
 from whet.rl.sections.training import TrainingConfig
-from whet.runs.differences import differences, refuse
-from whet.runs.directory import OwnedDirectory
 from whet.system.files import write_whole
 from whet.system.redaction import redacted
 

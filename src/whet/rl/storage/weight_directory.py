@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from whet.runs.process import began
+from whet.records.process import began
 
 _NAME = re.compile(r"whet-weights-(\d+)-")
 

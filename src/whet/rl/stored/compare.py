@@ -13,13 +13,13 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from whet.records.differences import ABSENT, OF_THE_RUN_ITSELF, differences
 from whet.rl.config import RunConfig
 from whet.rl.monitors.protocol import EvalReport
 from whet.rl.sft.config import SftConfig
 from whet.rl.storage.environments import environment_differences
 from whet.rl.stored.series import HEADLINES, curve, held_out, recent
 from whet.rl.stored.stored_run import StoredTraining
-from whet.runs.differences import ABSENT, OF_THE_RUN_ITSELF, differences
 
 PLAIN = {"auto": "float32"}
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from whet.config import read_toml
 from whet.errors import RunError
+from whet.records.lock import ENDED, is_locked
+from whet.records.process import stop_process
 from whet.rl.config import RunConfig, load_run_config
 from whet.rl.monitors.protocol import Outcome
 from whet.rl.sft.config import SftConfig, load_sft_config
 from whet.rl.stored.stored_run import StoredTraining, open_run
-from whet.runs.lock import ENDED, is_locked
-from whet.runs.process import stop_process
 from whet.system.redaction import redacted_keys
 
 

@@ -11,12 +11,12 @@ from typing import Any
 from whet.config import read_toml
 from whet.errors import RunError
 from whet.parsing import parse_json
+from whet.records.lock import state_of
+from whet.records.stored import RUNS, StoredRun, as_far_as_possible, check_folder, environment_names, resolve
 from whet.rl.monitors.jsonl import EVALS, read_evaluations
 from whet.rl.monitors.protocol import EvalReport
 from whet.rl.storage.checkpoints import checkpoints_in, fault_of
 from whet.rl.storage.run_directory import RunDirectory
-from whet.runs.lock import state_of
-from whet.runs.stored import RUNS, StoredRun, as_far_as_possible, check_folder, environment_names, resolve
 from whet.system.files import read_lines
 from whet.system.untrusted import open_path
 

@@ -11,12 +11,12 @@ from rich.console import Console
 from whet.display.columns import print_fact, print_rows
 from whet.display.text import number
 from whet.errors import RunError
+from whet.records.stored import DAMAGED, print_list
 from whet.rl.doctor import line
 from whet.rl.monitors.protocol import evaluation_metrics
 from whet.rl.stored.compare import RunComparison, changed
 from whet.rl.stored.series import HEADLINES, curve, held_out
 from whet.rl.stored.stored_run import StoredTraining
-from whet.runs.stored import DAMAGED, print_list
 from whet.system.terminal import safe_text, sparkline
 
 CURVE = 32

@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from whet.errors import LearnerLostError, TrainingError
+from whet.records.directory import failure_message
+from whet.records.lock import EndState
+from whet.records.report import report_or_note
 from whet.rl.learner.process import ProcessLearner
 from whet.rl.learner.ranks.ranks_learner import RanksLearner
 from whet.rl.loop.training_loop import TrainingLoop
@@ -40,9 +43,6 @@ from whet.rl.supervision.child_log import ForwardedLog
 from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped
 from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rollouts.driver import what_is_loaded_stays
-from whet.runs.directory import failure_message
-from whet.runs.lock import EndState
-from whet.runs.report import report_or_note
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
 from whet.system.files import replace_directory

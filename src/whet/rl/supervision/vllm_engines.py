@@ -18,11 +18,11 @@ from whet.inference.pool.health import RestartPolicy
 from whet.inference.vllm.handshake import PROBE, Needs
 from whet.inference.vllm.interpreter import find_vllm
 from whet.inference.vllm.members import RunningMember, ServerOptions, VllmMember
+from whet.records.process import began
 from whet.rl.config import RunConfig
 from whet.rl.placement import PlacedPart
 from whet.rl.plan import TrainingPlan
 from whet.rl.supervision.backends import Backend
-from whet.runs.process import began
 
 
 class VllmBackend(Backend):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whet.errors import RunError
-from whet.runs.stored import RUNS
+from whet.records.stored import RUNS
 from whet.system.terminal import safe_text
 
 if TYPE_CHECKING:

@@ -70,7 +70,7 @@ def serve(config: DeploymentsConfig, on_ready: Callable[[str], None]) -> None:
     serves its deployments.
     """
     from whet.inference.loading import import_parts
-    from whet.runs.lock import DirectoryLock
+    from whet.records.lock import DirectoryLock
     from whet.service.storage.tables import joined_database
 
     check_device(config.device, "device")
@@ -132,7 +132,7 @@ def _loader(config: DeploymentsConfig) -> Callable[[Path], Policy]:
 @contextlib.asynccontextmanager
 async def _written(data: Path, url: str, deployments: Deployments, meter: UsageMeter) -> AsyncIterator[None]:
     """While the block lasts, what was used and the status are written every second, and once more after it."""
-    from whet.runs.process import this_process
+    from whet.records.process import this_process
     from whet.service.domain.deployments import ServerStatus, status_file, write_status
 
     process, started_at = this_process(), time.time()

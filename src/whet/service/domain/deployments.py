@@ -21,7 +21,7 @@ from whet.hub.domain.views import maybe, moment
 from whet.hub.errors import HubError, not_found
 from whet.hub.policy import Action, Role, Scope
 from whet.hub.storage.tables import Account, Membership
-from whet.runs.process import began
+from whet.records.process import began
 from whet.service.deployments.folder import Source, source_of
 from whet.service.storage.tables import DeploymentRow, RunRow
 from whet.system.files import write_whole

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from whet.runs.process import family, memory_share, own_memory
+from whet.records.process import family, memory_share, own_memory
 from whet.sandboxes.bubblewrap import cgroups
 from whet.system import untrusted
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whet.runs.process import began
+from whet.records.process import began
 from whet.sandboxes.bubblewrap.command import proxy_variables
 from whet.sandboxes.bubblewrap.host import raise_open_files
 from whet.sandboxes.network.allow_list import AllowList, Rule, address_problem

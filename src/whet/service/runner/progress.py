@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.parsing import parse_json
-from whet.rollouts.results import METADATA, RESULTS
+from whet.records.directory import METADATA, RESULTS
 from whet.system import untrusted
 
 PIECE = 4 << 20

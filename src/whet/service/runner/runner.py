@@ -33,7 +33,7 @@ from whet.errors import WhetError
 from whet.hub.domain.cipher import Cipher
 from whet.hub.errors import HubError
 from whet.hub.storage.database import Database, database_now
-from whet.runs.process import began
+from whet.records.process import began
 from whet.service.domain import queue, runners
 from whet.service.domain.queue import Held, Unattended
 from whet.service.domain.secrets import secrets_of_run

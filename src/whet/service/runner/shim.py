@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from whet.runs.process import began, this_process
+from whet.records.process import began, this_process
 from whet.sandboxes.bubblewrap.seccomp import filter_for
 from whet.sandboxes.network.allow_list import PROXY_PORT
 from whet.service.privacy import undumpable

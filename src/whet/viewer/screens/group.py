@@ -14,8 +14,8 @@ from textual.containers import Horizontal, Vertical
 from textual.events import Resize
 
 from whet.errors import WhetError
+from whet.records.rollout_text import candidate_style, number, pieces, reward_style, signed, signed_style
 from whet.viewer.listing import Listing
-from whet.viewer.rollout_text import candidate_style, number, pieces, reward_style, signed, signed_style
 from whet.viewer.screens.base import LAST_KEYS, SearchingScreen
 from whet.viewer.widgets.conversation import Folding, lay_out
 from whet.viewer.widgets.lines import Part, StyledLine, line, wrapped

@@ -10,8 +10,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.events import Resize
 
+from whet.records.rollout_text import MessagePiece, pieces
 from whet.viewer.listing import Listing
-from whet.viewer.rollout_text import MessagePiece, pieces
 from whet.viewer.screens.base import LAST_KEYS, RolloutView
 from whet.viewer.widgets.conversation import ConversationLayout, Folding, detail_lines, lay_out
 from whet.viewer.widgets.lines import StyledLine, line, wrapped

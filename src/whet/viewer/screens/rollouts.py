@@ -9,7 +9,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from whet.viewer.heads import SortColumn
+from whet.records.heads import SortColumn
 from whet.viewer.listing import Choosable, Listing
 from whet.viewer.screens.base import LAST_KEYS, SearchingScreen
 from whet.viewer.screens.dialogs import Choose

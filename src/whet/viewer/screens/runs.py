@@ -11,12 +11,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from whet.errors import WhetError
+from whet.records.rollout_text import number
+from whet.records.sources import RunSource, find_sources
+from whet.records.store import open_store
 from whet.viewer.listing import Listing
-from whet.viewer.rollout_text import number
 from whet.viewer.screens.base import LAST_KEYS, ViewerScreen
 from whet.viewer.screens.dialogs import Ask
-from whet.viewer.sources import RunSource, find_sources
-from whet.viewer.store import open_store
 from whet.viewer.widgets.lines import line
 from whet.viewer.widgets.panes import Bar, Keys
 from whet.viewer.widgets.table import Cell, Column, TableView

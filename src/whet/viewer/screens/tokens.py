@@ -16,9 +16,8 @@ from textual.message import Message
 from textual.strip import Strip
 
 from whet.errors import WhetError
-from whet.viewer.listing import Listing
-from whet.viewer.screens.base import LAST_KEYS, RolloutView
-from whet.viewer.tokens import (
+from whet.inference.rendering.vocabulary import run_vocabulary
+from whet.records.tokens import (
     LIKELY,
     Colouring,
     Decode,
@@ -26,9 +25,10 @@ from whet.viewer.tokens import (
     TokenView,
     colourings,
     describe,
-    load_decode,
     token_view,
 )
+from whet.viewer.listing import Listing
+from whet.viewer.screens.base import LAST_KEYS, RolloutView
 from whet.viewer.widgets.lines import STYLES, StyledLine, fitted, line, plain
 from whet.viewer.widgets.panes import Bar, Keys, LineView
 from whet.viewer.widgets.rollouts import reward_parts
@@ -266,7 +266,9 @@ Rollouts of training have tokens. Those of an evaluation do not: their model is 
 
     async def _load_decode(self) -> None:
         try:
-            self._decode = await asyncio.to_thread(load_decode, self.listing.store.source)
+            source = self.listing.store.source
+            vocabulary = await asyncio.to_thread(run_vocabulary, source.rollouts.parent, source.model)
+            self._decode = vocabulary.texts
         except WhetError as error:
             self._without_text = f"tokens are shown as numbers: {error}"
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from whet.viewer.heads import Head
-from whet.viewer.rollout_text import MessagePiece, details
+from whet.records.heads import Head
+from whet.records.rollout_text import MessagePiece, details
 from whet.viewer.widgets.lines import StyledLine, line, wrapped
 from whet.viewer.widgets.rollouts import reward_bar
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whet.viewer.heads import Head, Variety
-from whet.viewer.rollout_text import candidate_style, number, part_name, reward_style, seconds, signed, signed_style
+from whet.records.heads import Head, Variety
+from whet.records.rollout_text import candidate_style, number, part_name, reward_style, seconds, signed, signed_style
 from whet.viewer.widgets.lines import Part
 from whet.viewer.widgets.table import Cell, Column
 

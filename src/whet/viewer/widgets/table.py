@@ -13,7 +13,7 @@ from textual.geometry import Region, Size, Spacing
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from whet.viewer.heads import SortColumn
+from whet.records.heads import SortColumn
 from whet.viewer.widgets.lines import STYLES, fitted, plain
 from whet.viewer.widgets.panes import LineView
 

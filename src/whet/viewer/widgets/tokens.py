@@ -1,4 +1,4 @@
-"""The tokens of a rollout (`viewer/tokens.py`), laid out in coloured lines."""
+"""The tokens of a rollout (`records/tokens.py`), laid out in coloured lines."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rich.cells import cell_len, chop_cells
 from rich.style import Style
 
+from whet.records.tokens import Colouring, Token, TokenView, likely_style
 from whet.system.terminal import NEWLINE
-from whet.viewer.tokens import Colouring, Token, TokenView, likely_style
 from whet.viewer.widgets.lines import STYLES, plain
 
 GIVEN = Style(dim=True)

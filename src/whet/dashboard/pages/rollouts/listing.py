@@ -18,8 +18,8 @@ from whet.dashboard.pages.rendering import PageRoute, render
 from whet.dashboard.pages.rollouts.query import ListQuery, narrowed_by, read_query
 from whet.dashboard.pages.rollouts.table import address, cells, column_heads, rollout_columns, run_path
 from whet.errors import RunError
-from whet.viewer.entries import answer_of, one_line, question_of
-from whet.viewer.heads import Head
+from whet.records.entries import answer_of, one_line, question_of
+from whet.records.heads import Head
 
 router = APIRouter(route_class=PageRoute)
 PAGE = 100

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from whet.dashboard.errors import DashboardError
-from whet.viewer.heads import Filter, Sort, SortColumn
+from whet.records.heads import Filter, Sort, SortColumn
 
 LONGEST = 200
 NEWEST_FIRST = Sort(descending=True)

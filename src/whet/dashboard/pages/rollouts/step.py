@@ -19,7 +19,7 @@ from whet.dashboard.pages.rollouts.table import Texts, address, run_path
 from whet.display.histogram import Bin, Histogram
 from whet.display.page.formats import compact
 from whet.display.text import number
-from whet.viewer.heads import Filter
+from whet.records.heads import Filter
 
 router = APIRouter(route_class=PageRoute)
 MOST_GROUPS = 200

@@ -11,8 +11,8 @@ from fastapi import Request
 
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import root_of
-from whet.viewer.heads import Head, SortColumn, Variety
-from whet.viewer.rollout_text import number, part_name, reward_style, seconds, signed, signed_style
+from whet.records.heads import Head, SortColumn, Variety
+from whet.records.rollout_text import number, part_name, reward_style, seconds, signed, signed_style
 
 DOWNWARDS_FIRST = ("reward", "advantage", "input_tokens", "output_tokens", "turns", "duration", "size")
 """Columns that the first click sorts downwards."""

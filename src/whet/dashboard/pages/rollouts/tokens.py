@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from whet.viewer.tokens import LIKELY, Colouring, Token, TokenView, colourings, describe, likely_style
+from whet.records.tokens import LIKELY, Colouring, Token, TokenView, colourings, describe, likely_style
 
 WINDOW = 4_000
 """Tokens that a page has at once."""

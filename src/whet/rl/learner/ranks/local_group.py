@@ -28,11 +28,11 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
+from whet.records.process import began, is_suspended
 from whet.rl.learner.ranks.rank_group import Answer, Standing
 from whet.rl.learner.ranks.rank_learner import RankBody
 from whet.rl.supervision.child_log import ChildLog, ChildLogs, Deliver, tell_parent
 from whet.rl.supervision.processes import follow_parent, process_context
-from whet.runs.process import began, is_suspended
 
 BEAT_S = 0.5
 ENDS_WITHIN_S = 30.0

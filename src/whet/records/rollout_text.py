@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from whet.messages import readable_text
+from whet.records.entries import RowToolCall, as_float, tool_calls
+from whet.records.heads import Head
 from whet.system.terminal import duration
-from whet.viewer.entries import RowToolCall, as_float, tool_calls
-from whet.viewer.heads import Head
 
 
 @dataclass(frozen=True, slots=True)

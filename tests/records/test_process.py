@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from whet.errors import RunError
-from whet.runs.lock import DirectoryLock
-from whet.runs.process import began, boot_id, is_alive, stop_process, this_process
+from whet.records.lock import DirectoryLock
+from whet.records.process import began, boot_id, is_alive, stop_process, this_process
 
 
 def test_a_process_is_known_by_when_it_began() -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from whet.errors import RunError, WhetError
-from whet.runs.lock import DirectoryLock
+from whet.parsing import parse_json
+from whet.records.lock import DirectoryLock
 from whet.system.files import json_line, sync, write_whole
+from whet.system.untrusted import open_path
 
-METADATA = "metadata.json"
+METADATA, RESULTS = "metadata.json", "results.jsonl"
 
 
 class OwnedDirectory:
@@ -64,3 +66,18 @@ def failure_message(error: BaseException, directory: Path) -> str | None:
     if isinstance(error, OSError) and error.filename and Path(error.filename).is_relative_to(directory):
         return f"cannot write {error.filename}: {error.strerror}. Make room or repair the disk, then --resume."
     return None
+
+
+def load_metadata(directory: Path) -> dict[str, Any] | None:
+    """What `metadata.json` says, None where there is none. Raises `RunError` for what is not a JSON object."""
+    path = directory / METADATA
+    if not path.exists():
+        return None
+    try:
+        with open_path(path) as file:
+            metadata = parse_json(file.read())
+    except ValueError as error:
+        raise RunError(f"{path} is not JSON ({error}). Give a new results_path.") from error
+    if not isinstance(metadata, dict):
+        raise RunError(f"{path} is not a JSON object. Give a new results_path.")
+    return metadata

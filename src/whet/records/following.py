@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from whet.errors import RunError
-from whet.runs.lock import is_locked
+from whet.records.lock import is_locked
 
 LOG = "run.log"
 KEPT_FILES = 3

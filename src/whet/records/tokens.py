@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from whet.viewer.entries import as_float
-from whet.viewer.sources import RunSource
+from whet.records.entries import as_float
 
 Decode = Callable[[Sequence[int]], Sequence[str]]
-"""From token ids to the text of each, "" where a character ends in a later one: `Vocabulary(model).texts`, of
+"""From token ids to the text of each, "" where a character ends in a later one: `run_decoder` of
 `inference/rendering/vocabulary.py`."""
 
 NO_TOKENS = "no tokens are kept in an evaluation; a training run keeps those of its rollouts"
@@ -149,17 +148,6 @@ def _number(value: Any) -> float | None:
 
 def _flag(value: Any) -> bool | None:
     return None if value is None else bool(value)
-
-
-def load_decode(source: RunSource) -> Decode:
-    """How the tokens of a run's rollouts are turned into text: by the tokenizer in the run, or by its model's.
-
-    Raises `ModelLoadError` where it is not on this machine or cannot be read, `MissingExtraError` without the library.
-    """
-    from whet.inference.rendering.vocabulary import TOKENIZER, Vocabulary
-
-    trained = source.rollouts.parent / "model"
-    return Vocabulary(str(trained) if (trained / TOKENIZER).is_file() else source.model).texts
 
 
 Colouring = Literal["logprob", "advantage", "ratio", "version"]

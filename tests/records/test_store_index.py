@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import whet.viewer.store as store_module
+import whet.records.store as store_module
 from whet.errors import RunError
-from whet.viewer.files import RolloutFiles
-from whet.viewer.heads import HEAD, Head
-from whet.viewer.index import Index, cached_index_path, index_path
-from whet.viewer.indexing import Indexer
-from whet.viewer.store import Store, open_store
+from whet.records.files import RolloutFiles
+from whet.records.heads import HEAD, Head
+from whet.records.index import Index, cached_index_path, index_path
+from whet.records.indexing import Indexer
+from whet.records.store import Store, open_store
 
 Listed = list[tuple[int, int, Any]]
 """(line, bytes, example id, or "damaged") of every rollout."""

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from whet.display.columns import print_fact, print_rows
 from whet.errors import RunError, WhetError
-from whet.runs.lock import RESUMABLE
+from whet.records.lock import RESUMABLE
 from whet.system.terminal import safe_text
 
 RUNS = Path("runs")

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from whet.records.files import Mark
 from whet.system.files import user_cache
-from whet.viewer.files import Mark
 
 APPLICATION = 0x77686574  # "whet": files with this id may be discarded
 VERSION = 10

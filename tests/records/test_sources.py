@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from whet.errors import RunError
-from whet.runs.lock import DirectoryLock
-from whet.viewer.sources import candidate_names, find_sources, source_at
+from whet.records.lock import DirectoryLock
+from whet.records.sources import candidate_names, find_sources, source_at
 
 
 def evaluation(folder: Path, date: str = "2026-01-01T00:00:00", rows: str = "not read", **more: object) -> Path:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import RunError
-from whet.runs.lock import is_locked
+from whet.records.lock import is_locked
 
 POLL_SECONDS = 0.1
 

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 from whet.errors import RunError
 from whet.messages import readable_text
-from whet.viewer.entries import tool_calls
-from whet.viewer.files import TOO_LONG, parse_row, read_at
+from whet.records.entries import tool_calls
+from whet.records.files import TOO_LONG, parse_row, read_at
 
 PIECE = 1 << 20
 """Bytes looked through between two reports."""

@@ -10,13 +10,13 @@ import pytest
 
 import whet
 from whet.errors import RunError
+from whet.records.files import LONG
+from whet.records.heads import Filter, Sort
+from whet.records.index import FileState, Index
+from whet.records.search import Query
+from whet.records.sources import RunSource
+from whet.records.store import Store, open_store
 from whet.rl.storage.rollout_log import write_step
-from whet.viewer.files import LONG
-from whet.viewer.heads import Filter, Sort
-from whet.viewer.index import FileState, Index
-from whet.viewer.search import Query
-from whet.viewer.sources import RunSource
-from whet.viewer.store import Store, open_store
 
 
 def row(example_id: Any = 0, reward: Any = 1.0, **fields: Any) -> dict[str, Any]:
@@ -349,7 +349,7 @@ def test_a_page_is_a_part_of_the_list(tmp_path: Path) -> None:
 
 
 def test_search_in_pieces_finds_what_a_whole_search_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whet.viewer.store.SEARCHED_AT_ONCE", 2)
+    monkeypatch.setattr("whet.records.store.SEARCHED_AT_ONCE", 2)
     said = [{"answer": "needle"} if example % 3 == 0 else {} for example in range(8)]
     lines = [row(example, 1.0, **more) for example, more in enumerate(said)]
     with evaluation(tmp_path / "one", *lines, "no rollout") as store:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from whet.errors import RunError
-from whet.runs.following import LineFilter, read_log
-from whet.runs.lock import DirectoryLock
+from whet.records.following import LineFilter, read_log
+from whet.records.lock import DirectoryLock
 
 
 def test_a_log_is_followed_into_its_next_file_until_the_run_ends(tmp_path: Path) -> None:

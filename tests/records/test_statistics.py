@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from whet.records.heads import Filter
+from whet.records.sources import RunSource
+from whet.records.store import Store
 from whet.rl.storage.rollout_log import write_step
-from whet.viewer.heads import Filter
-from whet.viewer.sources import RunSource
-from whet.viewer.store import Store
 
 
 def row(group: str, reward: Any, environment: str = "a", **more: Any) -> dict[str, Any]:

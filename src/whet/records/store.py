@@ -26,8 +26,8 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 from whet.errors import RunError
-from whet.viewer.files import RolloutFiles, parse_row, read_at
-from whet.viewer.heads import (
+from whet.records.files import RolloutFiles, parse_row, read_at
+from whet.records.heads import (
     EVERY_ROLLOUT,
     FILE_ORDER,
     HEAD,
@@ -46,11 +46,11 @@ from whet.viewer.heads import (
     numbers_query,
     totals_query,
 )
-from whet.viewer.index import Index, open_index
-from whet.viewer.indexing import Indexer
-from whet.viewer.search import LinePositions, Query, SearchFound, search
-from whet.viewer.sources import RunSource, source_at
-from whet.viewer.statistics import (
+from whet.records.index import Index, open_index
+from whet.records.indexing import Indexer
+from whet.records.search import LinePositions, Query, SearchFound, search
+from whet.records.sources import RunSource, source_at
+from whet.records.statistics import (
     GroupTotals,
     Histogram,
     HistogramColumn,
@@ -198,7 +198,7 @@ class Store:
             return False
         root = [str(self._files.root)] if self._files.root is not None else []
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "whet.viewer.indexing", str(self._files.path), str(path), *root],
+            [sys.executable, "-P", "-m", "whet.records.indexing", str(self._files.path), str(path), *root],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from whet.messages import readable_text
 from whet.parsing import parse_json
-from whet.viewer.files import parse_row
+from whet.records.files import parse_row
 
 QUESTION_LENGTH = 160
 NAME_LENGTH = 120

@@ -10,7 +10,7 @@ from typing import IO
 import pytest
 
 from whet.errors import RunError
-from whet.runs.lock import LOCK, DirectoryLock, evaluation_state, is_locked, state_of
+from whet.records.lock import LOCK, DirectoryLock, evaluation_state, is_locked, state_of
 
 
 def test_a_directory_has_one_writer_until_the_lock_is_released(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from whet.viewer.heads import ENVIRONMENT, FROM, Filter, where
+from whet.records.heads import ENVIRONMENT, FROM, Filter, where
 
 HistogramColumn = Literal["reward", "advantage", "output_tokens", "turns", "duration"]
 

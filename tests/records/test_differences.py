@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whet.runs.differences import difference_lines, differences
+from whet.records.differences import difference_lines, differences
 
 
 def test_each_value_that_differs_is_named_by_its_path() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import whet.viewer.files as lines_module
-from whet.viewer.files import parse_row, shortened
+import whet.records.files as lines_module
+from whet.records.files import parse_row, shortened
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text('aé😀"\\\n\ud800', max_size=60),

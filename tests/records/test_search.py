@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import whet.viewer.search as search_module
+import whet.records.search as search_module
 from whet.errors import RunError
-from whet.viewer.store import Store, open_store
+from whet.records.store import Store, open_store
 
 
 def message(text: Any) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 from whet.errors import RunError, WhetError
 from whet.parsing import parse_json
-from whet.rollouts.results import METADATA, RESULTS, load_metadata
-from whet.runs.lock import evaluation_state, is_locked
-from whet.runs.stored import environment_names
+from whet.records.directory import METADATA, RESULTS, load_metadata
+from whet.records.files import SUFFIX
+from whet.records.lock import evaluation_state, is_locked
+from whet.records.stored import environment_names
 from whet.system.files import read_lines
-from whet.viewer.files import SUFFIX
 
 RUN_CONFIG, RUN_STATUS, RUN_ROLLOUTS = "config.toml", "status.json", "rollouts"
 SEARCH_CONFIG, CANDIDATES = "gepa.toml", "candidates.jsonl"

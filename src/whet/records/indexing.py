@@ -5,7 +5,7 @@
     a file that grew   is indexed from there, if its inode and samples of its content are the same
     one that was truncated, replaced or rewritten in place: the whole index is rebuilt
 
-`python -m whet.viewer.indexing ROLLOUTS INDEX [ROOT]` indexes to the end and exits, also when its standard input ends.
+`python -m whet.records.indexing ROLLOUTS INDEX [ROOT]` indexes to the end and exits, also when its standard input ends.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import time
 import zlib
 from pathlib import Path
 
-from whet.viewer.entries import IndexEntry, group_key, read_entry
-from whet.viewer.files import FileLine, Mark, RolloutFile, RolloutFiles, next_block, part_of, read_at
-from whet.viewer.index import FileState, Index, Stamp
+from whet.records.entries import IndexEntry, group_key, read_entry
+from whet.records.files import FileLine, Mark, RolloutFile, RolloutFiles, next_block, part_of, read_at
+from whet.records.index import FileState, Index, Stamp
 
 PIECE = 4 << 20
 """Bytes that a separate process indexes at once."""
