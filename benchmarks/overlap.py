@@ -29,11 +29,10 @@ from whet.rl.config import RunConfig
 from whet.rl.data.curriculum import MixedCurriculum, Pool
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.protocol import LossOutput, OptimOutput
-from whet.rl.loop.async_source import AsyncSource
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
 from whet.rl.loop.orchestrator import Orchestrator
 from whet.rl.loop.rollout_buffer import PARTS, Lead, RolloutBuffer
-from whet.rl.loop.sync_source import SyncSource
+from whet.rl.loop.sources import AsyncSource, SyncSource
 from whet.rl.loop.training_loop import inline
 from whet.rl.monitors import Monitor, MonitorGroup
 from whet.rl.storage.records import Records

@@ -23,7 +23,7 @@ def test_the_repository_passes() -> None:
     [
         ("src/whet/a.py", "# Whoever calls this\n", "src/whet/a.py:1: 'Whoever'"),
         ("docs/page.md", "fine\nwho waits for whom\n", "docs/page.md:2: 'whom'"),
-        ("README.md", "see `src/whet/rl/judge.py`\n", "README.md:1: 'judge.py' is now 'group_filter.py'"),
+        ("README.md", "see `src/whet/rl/judge.py`\n", "README.md:1: 'judge.py' is now 'group.py'"),
         ("src/whet/rl/loop/stream.py", "", "src/whet/rl/loop/stream.py: 'stream.py' says little"),
     ],
 )

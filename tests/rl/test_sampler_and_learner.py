@@ -22,7 +22,7 @@ from whet.rl.data.batch import pack
 from whet.rl.data.metrics import without_clock
 from whet.rl.data.samples import sequences_of
 from whet.rl.learner.config import OptimizerConfig
-from whet.rl.learner.forward import moe
+from whet.rl.learner.forward import decoder
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.run import run_training
@@ -327,8 +327,8 @@ def test_with_replay_the_learner_takes_the_samplers_experts_however_far_its_weig
         threads=1,
     )
     chosen = []
-    mix = moe.mix_experts
-    monkeypatch.setattr(moe, "mix_experts", lambda x, which, *rest: chosen.append(which) or mix(x, which, *rest))
+    mix = decoder.mix_experts
+    monkeypatch.setattr(decoder, "mix_experts", lambda x, which, *rest: chosen.append(which) or mix(x, which, *rest))
 
     def experts(batch):
         chosen.clear()

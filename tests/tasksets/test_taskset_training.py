@@ -9,8 +9,7 @@ pytest.importorskip("torch")
 
 from whet.rl.config import load_run_config
 from whet.rl.data.curriculum import DrawnTask
-from whet.rl.loop.group import Group
-from whet.rl.loop.group_filter import GroupFilter
+from whet.rl.loop.group import Group, GroupFilter
 from whet.rl.run import run_training
 from whet.rollouts.token_rows import read_rollouts
 from whet.system.files import read_lines

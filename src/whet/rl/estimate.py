@@ -25,7 +25,7 @@ more GPUs than are here, it is estimated for a machine that has them.
 V tokens of the vocabulary, H hidden size, I intermediate size (of all experts for parameters, of those that a token
 goes to for activations), L layers, W and K the widths of all query and of all key heads. The scores of attention, heads
 x length, are held up to a length of 1024. Data of environments is not in it. Fine-tuning is estimated in
-`sft/estimate.py`, by the same parts. docs/design/log.md has what runs used.
+`plan.py`, by the same parts. docs/design/log.md has what runs used.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
     plan_training(config) ─▶ plan ─▶ printed by --dry-run, or checked, followed and recorded by the run
 
 No weight is read, and torch is imported only where a driver of GPUs is.
+
+The estimate of fine-tuning says what the data comes to, and how many steps that is. Rows in files are read and made
+into tokens as in a run, so what is wrong with them is found here too. What would have to be downloaded (a model, a
+dataset of the hub) is not: then lengths are unknown, and the longest sequence that the config allows is counted with.
 """
 
 from __future__ import annotations
@@ -21,13 +25,23 @@ from whet.envs.env_group import held_out_rows
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import ConfigError, DatasetError, EngineError, ModelLoadError
+from whet.inference.architecture import Architecture
 from whet.inference.devices import check_device, visible_gpus, why_missing
-from whet.inference.loading import context_of, over_context
+from whet.inference.loading import context_of, over_context, read_model
 from whet.inference.vllm.interpreter import find_vllm
 from whet.rl import step_time
 from whet.rl.algorithms import check_imported
 from whet.rl.config import RunConfig
-from whet.rl.estimate import Estimate, devices, estimate
+from whet.rl.estimate import (
+    Estimate,
+    architecture,
+    devices,
+    estimate,
+    learner_parts,
+    made_up,
+    merging_parts,
+    sampler_parts,
+)
 from whet.rl.estimate import lines as estimate_lines
 from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.placement import Placement, placement
@@ -35,6 +49,7 @@ from whet.rl.placement import lines as placement_lines
 from whet.rl.sections.inference import GPU_COUNTS
 from whet.rl.sections.training import TrainingEnvConfig
 from whet.rl.sft.config import SftConfig
+from whet.rl.sft.data import SftData, load_data
 from whet.rl.sft.sources import check_path
 from whet.rl.step_time import StepTime
 from whet.rl.storage.run_directory import RunDirectory
@@ -73,7 +88,6 @@ class TrainingPlan(Generic[ConfigT]):
         """Memory, and the time of a step where it is known. Of fine-tuning, the data is read."""
         if isinstance(self.config, RunConfig):
             return estimate(self.config, self.devices)
-        from whet.rl.sft.estimate import estimate as estimate_fine_tuning
 
         return estimate_fine_tuning(self.config, self.devices)
 
@@ -276,3 +290,59 @@ def training_env(config: TrainingEnvConfig) -> TrainingEnv:
         raise DatasetError(f"environment {config.id}: its training dataset is empty")
     check_answers(env, rows, config.id)
     return TrainingEnv(config.label, env, rows)
+
+
+SAME_FINE_TUNING = ("batch_size", "batch_tokens", "data", "lora", "learner", "optimizer")
+"""Keys that must be equal for the steps of one run to say how long those of another take."""
+
+
+def estimate_fine_tuning(config: SftConfig, devices: Mapping[str, str]) -> Estimate:
+    """For a settled config that is about to run. Nothing is downloaded and no weight is read.
+
+    Raises what reading the data raises.
+    """
+    arch, why = architecture(config.model)
+    data, unknown = None, []
+    if config.data.path is None:
+        unknown.append(f"rows: {config.data.dataset} is read when the run begins")
+    elif arch is None:
+        unknown.append("rows: they become tokens by the model's own tokenizer")
+    else:
+        data = load_data(config, read_model(config.model).renderer, context=arch.max_context)
+    return made_up(
+        config,
+        devices,
+        arch,
+        why,
+        {} if arch is None else _fine_tuning_memory(arch, config, data),
+        SAME_FINE_TUNING,
+        steps=config.max_steps or (None if data is None else data.batches(config).left()),
+        unknown=unknown,
+        data=None if data is None else _data_counts(data),
+    )
+
+
+def _data_counts(data: SftData) -> dict[str, int]:
+    """How much there is, by what people call it."""
+    return {
+        "rows": len(data.train),
+        **({"rows of validation": len(data.validation)} if data.validation else {}),
+        "tokens": sum(example.tokens for example in data.train),
+        "longest": data.longest,
+    }
+
+
+def _fine_tuning_memory(arch: Architecture, config: SftConfig, data: SftData | None) -> dict[str, int]:
+    """Bytes, by what they are for."""
+    most = min(arch.max_context, config.data.max_length or arch.max_context)
+    longest = most if data is None else data.longest
+    # A micro-batch is one sequence at least, and no more than a batch has.
+    tokens = max(longest, min(config.learner.micro_batch_tokens, config.batch_tokens or config.batch_size * longest))
+    parts = learner_parts(arch, config, tokens=tokens, length=longest)
+    if config.eval is None:
+        return parts
+    ways = 2 if config.eval.greedy else 1
+    rollouts = len(config.eval.env) * ways * config.eval.num_examples * config.eval.rollouts_per_example
+    held = min(config.max_concurrent, rollouts) * config.eval_sampling().max_tokens
+    merging = {} if config.lora is None else merging_parts(arch, config, config.sampler)
+    return sampler_parts(arch, config.sampler, config.lora, tokens=held) | merging | parts

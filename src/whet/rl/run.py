@@ -26,19 +26,17 @@ from whet.rl.data.curriculum import Curriculum, Pool
 from whet.rl.data.lengths import Lengths
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.protocol import offloading_learner
-from whet.rl.loop.async_source import AsyncSource
 from whet.rl.loop.evaluation import HeldOutEvaluation
-from whet.rl.loop.group import Source
-from whet.rl.loop.group_filter import GroupFilter
+from whet.rl.loop.group import GroupFilter, Source
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv, environment_workers
 from whet.rl.loop.orchestrator import Orchestrator
 from whet.rl.loop.rollout_buffer import PARTS, Lead, RolloutBuffer
-from whet.rl.loop.sync_source import SyncSource
+from whet.rl.loop.sources import AsyncSource, SyncSource
 from whet.rl.loop.training_loop import inline
 from whet.rl.monitors.protocol import Outcome
 from whet.rl.plan import load_environments, plan_training, remarks
-from whet.rl.storage.environments import check_identities, identities_of
 from whet.rl.storage.records import Records
+from whet.rl.storage.run_directory import check_identities, identities_of
 from whet.rl.storage.starting_point import starting_model
 from whet.rl.supervision.backends import Backend, opened_backend
 from whet.rl.supervision.ending import Budget, Ending

@@ -17,7 +17,7 @@ from whet.inference.loading import read_model
 from whet.inference.vllm.handshake import Needs, mistakes
 from whet.inference.vllm.members import RunningMember
 from whet.rl.config import RunConfig
-from whet.rl.supervision.vllm_engines import server_needs
+from whet.rl.supervision.backends import server_needs
 
 IDS = [5, 6, 7]
 CONFIG = {"model_type": "qwen3", "hidden_size": 64, "vocab_size": 300}

@@ -20,7 +20,7 @@ from whet.inference.vllm.handshake import Needs
 from whet.inference.vllm.members import RunningMember, RunningServer
 from whet.inference.vllm.server import SERVED_NAME
 from whet.rl.config import RunConfig
-from whet.rl.supervision.vllm_engines import server_needs
+from whet.rl.supervision.backends import server_needs
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from whet.inference.weights.packed_file import map_packed
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
-from whet.rl.learner.masters import Masters
-from whet.rl.learner.optim import Optimizer
+from whet.rl.learner.optim import Masters, Optimizer
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.sections.algorithm import LossConfig
 

@@ -9,11 +9,10 @@ import pytest
 
 from whet.errors import RewardError, TrainingError
 from whet.rl.data.curriculum import DrawnTask, MixedCurriculum, Pool
-from whet.rl.loop.async_source import AsyncSource
-from whet.rl.loop.group import Group, Part
-from whet.rl.loop.group_filter import GroupFilter
+from whet.rl.loop.group import Group, GroupFilter, Part
 from whet.rl.loop.group_runner import OnBegin
 from whet.rl.loop.rollout_buffer import Lead, RolloutBuffer
+from whet.rl.loop.sources import AsyncSource
 from whet.types import State
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from whet.errors import RewardError, TrainingError
 from whet.rl.data.curriculum import DrawnTask
-from whet.rl.loop.group import Group, describe_error, zero_variance_fraction
-from whet.rl.loop.group_filter import GroupFilter
+from whet.rl.loop.group import Group, GroupFilter, describe_error, zero_variance_fraction
 from whet.types import State
 
 

@@ -16,10 +16,10 @@ from whet.rl.config import RunConfig
 from whet.rl.data.curriculum import MixedCurriculum, Pool
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, TokenValues
-from whet.rl.loop.async_source import AsyncSource
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
 from whet.rl.loop.orchestrator import Orchestrator, StopRequested
 from whet.rl.loop.rollout_buffer import Lead, RolloutBuffer
+from whet.rl.loop.sources import AsyncSource
 from whet.rl.loop.training_loop import RunBlocking, inline
 from whet.rl.monitors import MonitorGroup
 from whet.rl.storage.checkpoints import newest_checkpoint

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from whet.errors import RewardError, TrainingError
 from whet.rl.data.curriculum import DrawnTask, MixedCurriculum, Pool
-from whet.rl.loop.group import Group
-from whet.rl.loop.group_filter import GroupFilter
+from whet.rl.loop.group import Group, GroupFilter
 from whet.rl.loop.rollout_buffer import Lead, RolloutBuffer
 from whet.types import State
 

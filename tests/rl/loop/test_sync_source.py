@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from whet.rl.data.curriculum import DrawnTask, MixedCurriculum, Pool
 from whet.rl.loop.group import Group
-from whet.rl.loop.sync_source import SyncSource
+from whet.rl.loop.sources import SyncSource
 from whet.types import State
 
 

@@ -13,7 +13,7 @@ from whet.envs.identity.record import digest_of_files
 from whet.errors import RunError
 from whet.rl.config import RunConfig, load_run_config
 from whet.rl.run import run_training
-from whet.rl.storage.environments import FILE
+from whet.rl.storage.run_directory import FILE
 from whet.rl.stored.compare import compare_runs
 from whet.rl.stored.stored_run import open_run
 

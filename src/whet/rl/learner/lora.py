@@ -31,7 +31,7 @@ from whet.inference.model_names import ADAPTER_CONFIG, resolve_model
 from whet.inference.plain.weights import projections
 from whet.inference.protocol import WeightUpdate
 from whet.rl.learner.config import LoraConfig
-from whet.rl.learner.masters import hold
+from whet.rl.learner.optim import hold
 from whet.rl.learner.weights import (
     TensorStream,
     Weights,

@@ -29,7 +29,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from whet.errors import ConfigError
-from whet.rl.learner.masters import hold
+from whet.rl.learner.optim import hold
 from whet.rl.sections.algorithm import KLEstimator
 
 

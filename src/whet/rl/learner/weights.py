@@ -33,8 +33,8 @@ from whet.inference.plain.weights import in_layers
 from whet.inference.protocol import WeightUpdate
 from whet.inference.weights.model_weights import SAFETENSORS_DTYPES, packed_tensors
 from whet.inference.weights.packed_file import take_unread, write_packed
-from whet.rl.learner.forward.moe import as_checkpoint
-from whet.rl.learner.masters import Masters
+from whet.rl.learner.forward.decoder import as_checkpoint
+from whet.rl.learner.optim import Masters
 from whet.rl.learner.whole import Whole, WholeTensors
 from whet.rl.storage.checkpoints import WEIGHTS
 

@@ -6,8 +6,8 @@ source is the same whether rollouts run concurrently with the learner or in turn
     source ─▶ assemble (rewards, advantages, packing) ─▶ learner.forward_backward    until exactly one batch is learned
         ─▶ learner.optim_step ─▶ learner.publish ─▶ engine.load_weights
 
-    synchronous    sync_source.py: a batch is sampled by the weights that learn from it, then nothing is in flight
-    asynchronous   async_source.py: rollouts continue while the learner, a process of its own, has the finished ones
+    synchronous    a batch is sampled by the weights that learn from it, then nothing is in flight
+    asynchronous   rollouts continue while the learner, a process of its own, has the finished ones
     colocated      synchronous, with one device for both: engine.sleep, learner.restore ... learner.offload, engine.wake
 
 Nothing here computes on tensors or formats output: each line calls the room that does. The order of the writes at the

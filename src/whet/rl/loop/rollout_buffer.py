@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from whet.rl.data.lengths import lengths_of
-from whet.rl.loop.group import Group, Part, Tally
-from whet.rl.loop.group_filter import GroupFilter
+from whet.rl.loop.group import Group, GroupFilter, Part, Tally
 
 PARTS = 4
 """In which a batch is learned while it is sampled: what is left to do once its last group is there is a quarter."""

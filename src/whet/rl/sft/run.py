@@ -23,8 +23,8 @@ from whet.rl.plan import load_environments, plan_training, remarks
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import Batches, SftData, load_data
 from whet.rl.sft.loop import SftLoop
-from whet.rl.storage.environments import identities_of
 from whet.rl.storage.records import Records
+from whet.rl.storage.run_directory import identities_of
 from whet.rl.storage.starting_point import starting_model
 from whet.rl.storage.weight_directory import weights_directory
 from whet.rl.supervision.backends import build_learner, learner_class

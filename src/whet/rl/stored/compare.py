@@ -17,7 +17,7 @@ from whet.records.differences import ABSENT, OF_THE_RUN_ITSELF, differences
 from whet.rl.config import RunConfig
 from whet.rl.monitors.protocol import EvalReport
 from whet.rl.sft.config import SftConfig
-from whet.rl.storage.environments import environment_differences
+from whet.rl.storage.run_directory import environment_differences
 from whet.rl.stored.series import HEADLINES, curve, held_out, recent
 from whet.rl.stored.stored_run import StoredTraining
 

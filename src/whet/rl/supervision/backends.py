@@ -3,24 +3,34 @@
     plan, model ─▶ opened_backend ─▶ learner(), engine()
 
 What is slow to start (a process, servers) starts first and loads while this process loads the learner.
+
+vLLM servers are one engine: a pool of those that whet starts, or of those that run already. A server on a GPU of the
+learner's waits until the learner is there: it reserves memory by what is free then.
 """
 
 from __future__ import annotations
 
-import pkgutil
-from collections.abc import Callable, Iterator
+import glob
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from whet.inference.architecture import read_json
 from whet.inference.loading import ModelFiles, load_policy
 from whet.inference.pool.engine_pool import EnginePool
+from whet.inference.pool.health import RestartPolicy
 from whet.inference.protocol import Engine
+from whet.inference.vllm.handshake import PROBE, Needs
+from whet.inference.vllm.interpreter import find_vllm
+from whet.inference.vllm.members import RunningMember, ServerOptions, VllmMember
+from whet.records.process import began
 from whet.rl.config import RunConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.process import ProcessLearner
 from whet.rl.learner.ranks.ranks_learner import RanksLearner, local_ranks
-from whet.rl.placement import embedded_device
+from whet.rl.placement import PlacedPart, embedded_device
 from whet.rl.plan import TrainingPlan
 from whet.rl.storage.starting_point import starting_adapter
 from whet.rl.storage.weight_directory import weights_directory
@@ -32,14 +42,6 @@ if TYPE_CHECKING:
     from whet.rl.learner.torch_learner import TorchLearner
 
     AnyLearner = TorchLearner | ProcessLearner | RanksLearner
-
-BACKENDS: dict[Literal["here", "process", "vllm", "cluster"], str] = {
-    "here": "whet.rl.supervision.backends:Backend",
-    "process": "whet.rl.supervision.backends:ProcessBackend",
-    "vllm": "whet.rl.supervision.vllm_engines:VllmBackend",
-    "cluster": "whet.rl.cluster.run_cluster:ClusterBackend",
-}
-"""By where the engine is (`RunConfig.engine_location`)."""
 
 
 class Backend:
@@ -142,17 +144,6 @@ class ProcessBackend(Backend):
             self._process.close()
 
 
-@contextmanager
-def opened_backend(plan: TrainingPlan[RunConfig], model: ModelFiles, logs: Path) -> Iterator[Backend]:
-    """That of the config's engine, begun; what it has started ends with the block."""
-    with ExitStack() as stack:
-        scratch = stack.enter_context(weights_directory())
-        backend: Backend = pkgutil.resolve_name(BACKENDS[plan.config.engine_location])(plan, model, scratch, logs)
-        stack.callback(backend.close)
-        backend.begin()
-        yield backend
-
-
 def learner_class(plan: TrainingPlan[Any], scratch: Path, *, apart: bool = False) -> Callable[..., AnyLearner]:
     """What makes the learner on this machine: in ranks, in a process `apart`, or in this process."""
     config = plan.config
@@ -186,3 +177,146 @@ def build_learner(
         computation=config.learner,
         **options,
     )
+
+
+class VllmBackend(Backend):
+    """`begin` starts servers, the pool's `start` waits until all answer. `close` ends them, whatever they do."""
+
+    pool: EnginePool
+
+    def __init__(self, plan: TrainingPlan[RunConfig], model: ModelFiles, scratch: Path, logs: Path) -> None:
+        super().__init__(plan, model, scratch, logs)
+        config, inference = plan.config, plan.config.inference
+        self._early = list[tuple[VllmMember, Path]]()  # with where they print before there is a directory for it
+        self._max_context = min(model.arch.max_context, inference.max_model_len or model.arch.max_context)
+        self._members: Sequence[VllmMember | RunningMember]
+        if inference.base_url:
+            self._members = [
+                RunningMember(str(number), url, max_context=self._max_context, needs=server_needs(config, model))
+                for number, url in enumerate(inference.base_url, 1)
+            ]
+        else:
+            python = find_vllm(inference.python).path
+            placed = plan.placement
+            self._members = own = [
+                VllmMember(
+                    str(number),
+                    model.path,
+                    scratch,
+                    server_options(config, python, part, self._max_context),
+                    gpus=part.gpus,
+                    log=logs / f"vllm-{number}.log",
+                )
+                for number, part in enumerate(placed.servers, 1)
+            ]
+            self._early = [
+                (member, _early_log(logs.parent, str(os.getpid()), member.name))
+                for member, part in zip(own, placed.servers, strict=True)
+                if not set(placed.learning).intersection(part.gpus)
+            ]
+        restarts = RestartPolicy(max_restarts=inference.max_restarts)
+        self.pool = EnginePool(self._members, min_healthy=inference.min_healthy, restarts=restarts)
+
+    @property
+    def max_context(self) -> int:
+        """Tokens of a sequence; once servers that run already have answered, of the one that takes fewest."""
+        running = [member.max_context for member in self._members if isinstance(member, RunningMember)]
+        return min([self._max_context, *running])
+
+    def engine(self) -> EnginePool:
+        return self.pool
+
+    def begin(self) -> None:
+        """Start the servers that do not have to wait for the learner. Raises `EngineError`."""
+        _remove_early_logs(self.logs.parent)
+        for member, log in self._early:
+            member.begin(log)
+
+    def move_logs(self) -> None:
+        for member, _ in self._early:
+            member.move_log()
+
+    def close(self) -> None:
+        for member in self._members:
+            member.close()
+        for _, log in self._early:
+            log.unlink(missing_ok=True)
+
+    def describe(self) -> str:
+        number = len(self._members)
+        where = f"; what is printed goes to {self.logs}" if self._early else ""
+        return f"{number} vLLM server{'' if number == 1 else 's'} to answer{where}"
+
+
+def server_needs(config: RunConfig, model: ModelFiles) -> Needs:
+    """What a run needs of servers that run already."""
+    return Needs(
+        model=config.model,
+        config=read_json(model.path / "config.json", "a model"),
+        probe_ids=model.tokenizer.encode(PROBE, add_special_tokens=False),
+        dtype=config.inference.dtype,
+        logprobs_mode=config.logprobs_mode,
+        lora_rank=None if config.lora is None else config.lora.rank,
+        record_experts=config.algorithm.router_replay,
+        base=None if config.lora is None else (model.base or model.path).absolute(),
+    )
+
+
+def server_options(config: RunConfig, python: Path, part: PlacedPart, max_context: int) -> ServerOptions:
+    """How a run starts the vLLM server that `part` is."""
+    inference, on_cuda = config.inference, part.device == "cuda"
+    return ServerOptions(
+        python=python,
+        on_cuda=on_cuda,
+        dtype=inference.dtype,
+        logprobs_mode=config.logprobs_mode,
+        max_context=max_context,
+        tensor_parallel_size=inference.tensor_parallel_size,
+        pipeline_parallel_size=inference.pipeline_parallel_size,
+        gpu_memory_utilization=part.memory_share if on_cuda else inference.gpu_memory_utilization,
+        lora_rank=None if config.lora is None else config.lora.rank,
+        record_experts=config.algorithm.router_replay,
+        sleeps=config.deployment.colocate,
+        threads=config.threads()[0],
+        seed=config.seed,
+        flags=inference.server_args,
+    )
+
+
+def _early_log(run: Path, process: str, member: str) -> Path:
+    """Where a server prints before there is the run's directory, which is made when nothing is wrong with the run."""
+    return run.with_name(f".{run.name}-{process}-vllm-{member}.log")
+
+
+def _remove_early_logs(run: Path) -> None:
+    """Those of processes that were killed."""
+    for log in run.parent.glob(f".{glob.escape(run.name)}-*-vllm-*.log"):
+        process = log.name.removeprefix(f".{run.name}-").partition("-")[0]
+        if process.isdecimal() and began(int(process)) is None:
+            log.unlink(missing_ok=True)
+
+
+def _cluster(*parts: Any) -> Backend:
+    from whet.rl.cluster.run_cluster import ClusterBackend
+
+    return ClusterBackend(*parts)
+
+
+BACKENDS: dict[str, Callable[[TrainingPlan[RunConfig], ModelFiles, Path, Path], Backend]] = {
+    "here": Backend,
+    "process": ProcessBackend,
+    "vllm": VllmBackend,
+    "cluster": _cluster,
+}
+"""By where the engine is (`RunConfig.engine_location`)."""
+
+
+@contextmanager
+def opened_backend(plan: TrainingPlan[RunConfig], model: ModelFiles, logs: Path) -> Iterator[Backend]:
+    """That of the config's engine, begun; what it has started ends with the block."""
+    with ExitStack() as stack:
+        scratch = stack.enter_context(weights_directory())
+        backend = BACKENDS[plan.config.engine_location](plan, model, scratch, logs)
+        stack.callback(backend.close)
+        backend.begin()
+        yield backend

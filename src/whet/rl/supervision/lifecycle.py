@@ -35,9 +35,8 @@ from whet.rl.report import write_report
 from whet.rl.sections.training import TrainingConfig
 from whet.rl.sft.config import VALIDATION_LOSS
 from whet.rl.storage.checkpoints import checkpoints_in
-from whet.rl.storage.environments import Identities, write_identities
 from whet.rl.storage.records import Records
-from whet.rl.storage.run_directory import RunDirectory
+from whet.rl.storage.run_directory import Identities, RunDirectory, write_identities
 from whet.rl.storage.status import Status
 from whet.rl.supervision.child_log import ForwardedLog
 from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped

@@ -4,6 +4,13 @@ Every parameter stays where `transformers` put it and every projection is called
 and checkpoints work unchanged. What is ours is the order of work: tokens stay flat, what several sequences begin with
 is computed once (`layout.py`, `attention.py`), and the last layer runs only where a token is trained. What families
 differ in is read from the model's config, as the engine reads it; attention and residual dropout are not applied.
+
+The feed-forward part of a layer with experts, for training: the router's choice, or the sampler's replayed.
+
+Sampler and learner round differently, so near a tie they choose other experts, and the ratio of probabilities jumps
+for no reason that a gradient could mend. Replaying the sampler's choice keeps the ratio smooth; the router still
+learns, through the weights of the experts that were chosen. The auxiliary loss that balances experts in pre-training is
+not part of any loss here. Source: Rollout Routing Replay, Ma et al. 2025 (arXiv:2510.11370).
 """
 
 from __future__ import annotations
@@ -20,8 +27,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from whet.inference.architecture import Architecture, Rope, parse_architecture
-from whet.inference.decoding.functions import ACTIVATIONS, turns
-from whet.rl.learner.forward import moe
+from whet.inference.decoding.functions import ACTIVATIONS, mix_experts, route, turns
 from whet.rl.learner.forward.attention import Blocks, attention, planner
 from whet.rl.learner.forward.kernels import product_dtype, rms_norm, rotate, take
 from whet.rl.learner.forward.layout import TokenLayout
@@ -163,7 +169,7 @@ def _layer(layer: Any, x_TD: Tensor, *, plan: _Plan, number: int, is_last: bool)
 
 def _feed_forward(mlp: Any, x_TD: Tensor, arch: Architecture, replayed_TK: Tensor | None) -> Tensor:
     if hasattr(mlp, "experts"):
-        return moe.feed_forward(mlp, x_TD, replayed_TK)
+        return experts_forward(mlp, x_TD, replayed_TK)
     if arch.fused_gate_up:
         gate_TI, up_TI = mlp.gate_up_proj(x_TD).chunk(2, dim=-1)
     else:
@@ -216,3 +222,30 @@ def _rms_norm(norm: Any, x: Tensor, arch: Architecture, dtype: torch.dtype = tor
     if arch.gain_offset:
         weight = weight + arch.gain_offset
     return rms_norm(x, weight, arch.norm_eps, dtype)
+
+
+def experts_forward(block: Any, x_TD: Tensor, replayed_TK: Tensor | None) -> Tensor:
+    """What a `transformers` sparse block makes of T tokens; `replayed_TK` as in `route`."""
+    router, experts = block.gate, block.experts
+    chosen_TK, weights_TK = route(
+        F.linear(x_TD, router.weight), router.top_k, normalise=router.norm_topk_prob, replayed_NK=replayed_TK
+    )
+    gate_up_EDI, down_EID = experts.gate_up_proj.transpose(1, 2), experts.down_proj.transpose(1, 2)
+    return mix_experts(x_TD, chosen_TK, weights_TK, gate_up_EDI, down_EID)
+
+
+def as_checkpoint(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The names that checkpoints have: one matrix per expert, where `transformers` holds a stack of them all."""
+    named: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        stem, _, kind = name.rpartition(".experts.")
+        if kind == "gate_up_proj":
+            for expert, gate_up in enumerate(tensor):
+                gate, up = gate_up.chunk(2)
+                named[f"{stem}.experts.{expert}.gate_proj.weight"] = gate
+                named[f"{stem}.experts.{expert}.up_proj.weight"] = up
+        elif kind == "down_proj":
+            named.update({f"{stem}.experts.{expert}.down_proj.weight": down for expert, down in enumerate(tensor)})
+        else:
+            named[name] = tensor
+    return named
