@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from whet.errors import WhetError
 from whet.system.files import write_whole
@@ -12,16 +11,6 @@ from whet.system.files import write_whole
 REPORT = "report.html"
 MOST_ROWS = 1000
 """Rows of a table of tasks or examples."""
-
-
-class ReportTable(NamedTuple):
-    """Rows of texts: the first is a name, the others are numbers, or words where `text` is set."""
-
-    title: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
-    text: bool = False
 
 
 def write_page(directory: Path, page: str) -> Path:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
+from jinja2 import UndefinedError
 from starlette.responses import Response
 
 from whet.dashboard.call import Call, DashboardCall, RunId, Words
@@ -160,7 +161,7 @@ class Reports:
 
 
 reports = Reports()
-DAMAGED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+DAMAGED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, UndefinedError, ValueError)
 """What reports raise for files that no run of whet has written: a run's own code may write anything into them."""
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from whet.display.chart import SAME
-from whet.display.text import number
+from whet.display.text import number, usage_text
 from whet.system.terminal import duration
 
 SPARK = (92, 24)
@@ -93,9 +93,18 @@ def coordinate(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def count(value: float) -> str:
+def count(value: float, digits: int = 0) -> str:
     """`1,234`."""
-    return f"{value:,.0f}"
+    return f"{value:,.{digits}f}"
+
+
+def share(value: float) -> str:
+    """`12.5%`."""
+    return f"{value:.1%}"
+
+
+def dollars(value: float | None) -> str:
+    return "-" if value is None else f"${value:.4f}"
 
 
 def cut(text: str, most: int) -> str:
@@ -106,6 +115,9 @@ def cut(text: str, most: int) -> str:
 FILTERS = {
     "coordinate": coordinate,
     "count": count,
+    "share": share,
+    "dollars": dollars,
+    "usage": usage_text,
     "cut": cut,
     "iso": iso,
     "clock": clock,
@@ -115,5 +127,6 @@ FILTERS = {
     "percent": percent,
     "size": size,
     "score": number,
+    "is_finite": math.isfinite,
     "sparkline": sparkline,
 }
