@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -133,18 +134,15 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Browser]]:
     """Starts a dashboard of some folders in this process."""
-    opened: list[TestClient] = []
+    with ExitStack() as stack:
 
-    def start(*folders: Path) -> Browser:
-        library = FolderLibrary(folders)
-        http = TestClient(create_app(DashboardData(library), Site()), base_url="http://localhost")
-        http.__enter__()
-        opened.append(http)
-        return Browser(http, library)
+        def start(*folders: Path) -> Browser:
+            library = FolderLibrary(folders)
+            data = stack.enter_context(closing(DashboardData(library)))
+            http = TestClient(create_app(data, Site()), base_url="http://localhost")
+            return Browser(stack.enter_context(http), library)
 
-    yield start
-    for http in opened:
-        http.__exit__(None, None, None)
+        yield start
 
 
 @pytest.fixture
@@ -164,7 +162,7 @@ def chromium() -> Iterator[Any]:
 def address(runs: Runs) -> Iterator[str]:
     """Where a dashboard of `runs` is served."""
     library = FolderLibrary([runs.folder / "runs", runs.folder / "outputs"])
-    with served(create_app(DashboardData(library), Site())) as found:
+    with closing(DashboardData(library)) as data, served(create_app(data, Site())) as found:
         yield found
 
 

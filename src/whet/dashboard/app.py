@@ -12,8 +12,7 @@ into an answer. The routes turn their own errors into answers, so that any appli
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -84,15 +83,7 @@ def base_app(title: str, site: Site, **more: Any) -> FastAPI:
 
 def create_app(data: DashboardData, site: Site) -> FastAPI:
     """The dashboard by itself: without users, everything in the library for each request."""
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        try:
-            yield
-        finally:
-            data.close()
-
-    app = base_app("whet dashboard", site, lifespan=lifespan)
+    app = base_app("whet dashboard", site)
     for prefix in (API, PAGE_DATA):
         app.include_router(data_router(data, _everyone), prefix=prefix, include_in_schema=prefix == API)
     app.include_router(page_router(data, _everyone, site))

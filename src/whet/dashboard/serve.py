@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +13,7 @@ from pydantic import Field
 from whet.config import Option, StrictModel
 from whet.errors import ConfigError
 from whet.gateway.guard import Guard, Hosts
-from whet.gateway.serve import listen
+from whet.gateway.serve import address_of, answer, listen
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Scope
@@ -47,40 +49,16 @@ def serve(config: DashboardConfig, on_ready: Callable[[str], None]) -> None:
 
     Raises `ConfigError` for a folder that is not there, and where the port is taken.
     """
-    import asyncio
-
-    import uvicorn
-
     from whet.dashboard.app import create_app
     from whet.dashboard.call import Site
     from whet.dashboard.data.dashboard_data import DashboardData
     from whet.dashboard.folders import FolderLibrary
     from whet.gateway.patience import PatientConnection
 
-    folders = folders_of(config)
-    app = create_app(DashboardData(FolderLibrary(folders)), Site(title="whet"))
-    guarded = Guard(app, Hosts.of(config.host, config.allow_host), _refuse)
-    with listen(config.host, config.port) as listening:
-        host, port = listening.getsockname()[:2]
-        options = uvicorn.Config(
-            guarded,
-            http=PatientConnection,
-            ws="none",
-            log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=1,
-        )
-        server = uvicorn.Server(options)
-
-        async def run() -> None:
-            task = asyncio.create_task(server.serve(sockets=[listening]))
-            while not server.started and not task.done():
-                await asyncio.sleep(0.01)
-            if not task.done():
-                on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-            await task
-
-        asyncio.run(run())
+    data = DashboardData(FolderLibrary(folders_of(config)))
+    guarded = Guard(create_app(data, Site()), Hosts.of(config.host, config.allow_host), _refuse)
+    with contextlib.closing(data), listen(config.host, config.port) as listening:
+        asyncio.run(answer(guarded, listening, PatientConnection, lambda: on_ready(address_of(listening)), 1))
 
 
 def _refuse(scope: Scope, error: RequestError) -> ASGIApp:

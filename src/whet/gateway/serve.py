@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import importlib
+import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,6 +23,8 @@ from whet.system.env_files import find_key
 from whet.system.offline import is_loopback
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from whet.gateway.app import Gateway
     from whet.inference.loading import Policy
 
@@ -124,6 +128,36 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {host}:{port} ({error.strerror}). Choose another --port.") from error
 
 
+def address_of(listening: socket.socket) -> str:
+    """The URL of a socket that listens."""
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+async def answer(app: ASGIApp, listening: socket.socket, http: Any, on_ready: Callable[[], None], grace: int) -> None:
+    """Answer requests until SIGINT or SIGTERM; those in progress have `grace` seconds, or until the next signal."""
+    import uvicorn
+
+    options = uvicorn.Config(
+        app, http=http, ws="none", log_level="warning", lifespan="off", timeout_graceful_shutdown=grace
+    )
+    server = uvicorn.Server(options)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign] # which would end the process
+
+    def end() -> None:
+        server.force_exit = server.should_exit  # the second signal waits for no answer
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, end)
+    answering = asyncio.create_task(server.serve(sockets=[listening]))
+    while not server.started and not answering.done():
+        await asyncio.sleep(0.01)
+    if not answering.done():
+        on_ready()
+    await answering
+
+
 async def _serve(
     config: ServeConfig, key: str | None, listening: socket.socket, on_ready: Callable[[str, str], None]
 ) -> None:
@@ -172,8 +206,7 @@ async def _answer(
     gateway.adapters = adapters = Adapters(gateway.models, name, policy, config.adapters_from)
     for adapter, path in config.adapters.items():
         await adapters.load(adapter, path)
-    host, port = listening.getsockname()[:2]
-    on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}", name)
+    on_ready(address_of(listening), name)
     await run(gateway, listening)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from whet.config import Option, StrictModel
-from whet.gateway.serve import listen
+from whet.gateway.serve import address_of, answer, listen
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -58,42 +56,14 @@ def serve(config: HubConfig, on_ready: Callable[[str, str | None], None]) -> Non
         try:
             if worker is not None:
                 worker.start()
-            answer(create_app(hub), listening, lambda: on_ready(address_of(listening), token))
+            run(create_app(hub), listening, lambda: on_ready(address_of(listening), token))
         finally:
             if worker is not None:
                 worker.stop()
 
 
-def answer(app: FastAPI, listening: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Answer requests until SIGINT or SIGTERM; requests in progress then have two seconds, or until the next signal."""
-    import uvicorn
-
+def run(app: FastAPI, listening: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Answer requests until a signal."""
     from whet.gateway.patience import PatientConnection
 
-    options = uvicorn.Config(
-        app, http=PatientConnection, ws="none", log_level="warning", lifespan="off", timeout_graceful_shutdown=2
-    )
-    server = uvicorn.Server(options)
-    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign] # which would end the process
-
-    def end() -> None:
-        server.force_exit = server.should_exit  # the second signal waits for no answer
-        server.should_exit = True
-
-    async def run() -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, end)
-        task = asyncio.create_task(server.serve(sockets=[listening]))
-        while not server.started and not task.done():
-            await asyncio.sleep(0.01)
-        if not task.done():
-            on_ready()
-        await task
-
-    asyncio.run(run())
-
-
-def address_of(listening: socket.socket) -> str:
-    """The URL of a socket that listens."""
-    host, port = listening.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    asyncio.run(answer(app, listening, PatientConnection, on_ready, 2))

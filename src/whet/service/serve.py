@@ -12,8 +12,8 @@ from typing import Annotated
 from pydantic import Field
 
 from whet.config import Option
-from whet.gateway.serve import listen
-from whet.hub.serve import HubConfig, address_of, answer
+from whet.gateway.serve import address_of, listen
+from whet.hub.serve import HubConfig, run
 
 LISTENING = "WHET_SERVICE_SOCKET"
 """The number of an open descriptor: a socket that listens already, of `whet service up`."""
@@ -61,7 +61,7 @@ def serve_api(config: ApiConfig, on_ready: Callable[[str, str | None], None]) ->
             worker = Worker(service.hub)
             worker.start()
             stack.callback(worker.stop)
-        answer(app, listening, lambda: on_ready(address_of(listening), token))
+        run(app, listening, lambda: on_ready(address_of(listening), token))
 
 
 def given_or_listen(host: str, port: int) -> socket.socket:

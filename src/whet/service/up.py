@@ -28,9 +28,8 @@ from pydantic import Field
 from whet.authoring.workspace import examples_folder
 from whet.config import Option
 from whet.errors import ConfigError
-from whet.gateway.serve import listen
+from whet.gateway.serve import address_of, listen
 from whet.hub.client.settings import HUB_VARIABLE, TOKEN_VARIABLE
-from whet.hub.serve import address_of
 from whet.service.parent import VARIABLE
 from whet.service.runner.serve import NETWORK_HELP
 from whet.service.serve import LISTENING, ApiConfig

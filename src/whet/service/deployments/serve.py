@@ -19,12 +19,11 @@ from pydantic import Field
 
 from whet.config import Option, StrictModel
 from whet.errors import ConfigError
-from whet.gateway.serve import event_loop_factory
+from whet.gateway.serve import answer, event_loop_factory
 from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, check_device
 from whet.service.serve import given_or_listen
 
 if TYPE_CHECKING:
-    from whet.gateway.app import Gateway
     from whet.hub.storage.database import Database
     from whet.inference.loading import Policy
     from whet.service.deployments.access import UsageMeter
@@ -96,6 +95,7 @@ async def _serve(
     config: DeploymentsConfig, data: Path, database: Database, listening: socket.socket, on_ready: Callable[[str], None]
 ) -> None:
     from whet.gateway.app import Gateway
+    from whet.gateway.connections import limited_connections
     from whet.gateway.guard import Hosts
     from whet.service.deployments.access import TokenAccess, UsageMeter
     from whet.service.deployments.models import ModelHost
@@ -112,7 +112,7 @@ async def _serve(
     async with _written(data, url, deployments, meter):
         reconciling = asyncio.create_task(deployments.run())
         try:
-            await _answer(gateway, listening, lambda: on_ready(url))
+            await answer(gateway.app, listening, limited_connections(), lambda: on_ready(url), 2)
         finally:
             reconciling.cancel()
             await asyncio.gather(reconciling, return_exceptions=True)
@@ -169,37 +169,6 @@ def _logged(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         _log.warning("%s could not be written: %s", what, error)
-
-
-async def _answer(gateway: Gateway, listening: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Answer requests until a signal; requests in progress then have two seconds."""
-    import uvicorn
-
-    from whet.gateway.connections import limited_connections
-
-    options = uvicorn.Config(
-        gateway.app,
-        http=limited_connections(),
-        ws="none",
-        log_level="warning",
-        lifespan="off",
-        timeout_graceful_shutdown=2,
-    )
-    server = uvicorn.Server(options)
-    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign] # which would end the process
-
-    def end() -> None:
-        server.force_exit = server.should_exit  # the second signal waits for no answer
-        server.should_exit = True
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, end)
-    answering = asyncio.create_task(server.serve(sockets=[listening]))
-    while not server.started and not answering.done():
-        await asyncio.sleep(0.01)
-    if not answering.done():
-        on_ready()
-    await answering
 
 
 async def export_apart(folder: DeploymentFolder) -> None:
