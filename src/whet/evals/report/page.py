@@ -9,8 +9,8 @@ from typing import Any
 from whet.display.histogram import Histogram, histogram
 from whet.evals.analysis.statistics import spread
 from whet.evals.report.data import ReportData, TaskRewards
+from whet.records.conversation import EXCERPT, conversation
 from whet.records.report import MOST_ROWS
-from whet.viewer.conversation import EXCERPT, conversation
 
 TEMPLATE = "evaluation.html"
 TONES = {"good": "ok", "easy": "warning", "hard": "warning", "too easy": "error", "too hard": "error"}

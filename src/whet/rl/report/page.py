@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from whet.records.conversation import EXCERPT, conversation
 from whet.rl.doctor.finding import DoctorFinding
 from whet.rl.monitors.progress import compare
 from whet.rl.report.data import RunData
 from whet.rl.report.figures import Figure
 from whet.rl.report.samples import before_and_after, trained_samples
-from whet.viewer.conversation import EXCERPT, conversation
 
 TEMPLATE = "training.html"
 

@@ -10,8 +10,8 @@ import pytest
 
 from whet.dashboard.pages.rollouts.group import compared
 from whet.dashboard.pages.rollouts.tokens import WINDOW, token_page
+from whet.records.conversation import WHOLE, conversation
 from whet.records.tokens import Token, TokenTurn, TokenView
-from whet.viewer.conversation import WHOLE, conversation
 
 from ...conftest import Browser, Runs, rollout, trained
 

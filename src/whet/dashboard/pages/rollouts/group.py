@@ -16,9 +16,9 @@ from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.pages.rendering import PageRoute, render
 from whet.dashboard.pages.rollouts.table import StyledText, address, origin, run_path, styled_reward
 from whet.gepa.text_diff import Piece, difference
+from whet.records.conversation import PageMessage, conversation
 from whet.records.heads import Head
 from whet.records.rollout_text import pieces, signed, signed_style
-from whet.viewer.conversation import PageMessage, conversation
 
 router = APIRouter(route_class=PageRoute)
 SHORT_PROMPT = 1_500

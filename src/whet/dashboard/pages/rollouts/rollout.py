@@ -20,10 +20,10 @@ from whet.dashboard.pages.rollouts.query import ListQuery, read_query
 from whet.dashboard.pages.rollouts.table import address, origin, run_path, styled_reward
 from whet.dashboard.pages.rollouts.tokens import LEGEND, token_page
 from whet.errors import RunError
+from whet.records.conversation import conversation
 from whet.records.heads import Head
 from whet.records.rollout_text import details, number
 from whet.records.tokens import TokenView
-from whet.viewer.conversation import conversation
 
 router = APIRouter(route_class=PageRoute)
 MOST_SCORES = 6
