@@ -215,11 +215,17 @@ def logs(
                 json_output,
             )
         return
-    from whet.records.following import LineFilter, read_log
+    from whet.records.log import MOST_LINES, LogQuery, read_log
     from whet.rl.stored.stored_run import open_run
 
-    accepts = LineFilter(search, level, moment)
-    _print_lines(read_log(open_run(run).directory, follow=follow, accepts=accepts, tail=count), json_output)
+    query = LogQuery(
+        limit=MOST_LINES if count is None else count,
+        tail=count is not None,
+        search=search or "",
+        level=level.upper() if level else "",
+        since=moment,
+    )
+    _print_lines(read_log(open_run(run).directory, query, follow=follow), json_output)
 
 
 def _print_lines(lines: Iterable[str], json_output: bool) -> None:

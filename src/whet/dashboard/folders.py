@@ -14,15 +14,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from whet.dashboard.data.files import FileStamp, file_stamp, last_line, read_object, read_text
+from whet.dashboard.data.files import read_object, read_text
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import ENDED, LibraryRun, RunList, RunQuery, RunState, Viewer, What
 from whet.errors import RunError, WhetError
-from whet.parsing import parse_json, parse_toml
+from whet.parsing import parse_toml
 from whet.records.directory import METADATA, RESULTS
 from whet.records.lock import state_of
 from whet.records.sources import RUN_CONFIG, RUN_STATUS, SEARCH_CONFIG, SourceKind, run_directories, source_at
 from whet.records.stored import environment_names
+from whet.records.tail import FileStamp, file_stamp, last_row
 
 WALK_SECONDS = 2.0
 """How old the list of directories may be."""
@@ -111,10 +112,7 @@ class FolderLibrary:
     def _read(self, id: str, found: _Found) -> LibraryRun | None:
         """The run in a directory; None where the directory is gone."""
         path = found.path
-        stamps = tuple(
-            file_stamp(path / name)
-            for name in (RUN_CONFIG, RUN_STATUS, "metadata.json", "results.jsonl", "metrics.jsonl")
-        )
+        stamps = tuple(file_stamp(path / name) for name in STAMPED)
         kept = self._known.get(id)
         if kept is not None and kept[0] == stamps:
             return kept[1]
@@ -155,7 +153,7 @@ def _training(id: str, path: Path) -> LibraryRun:
     config = _config(path, file_stamp(path / RUN_CONFIG))
     status = read_object(path, RUN_STATUS)
     state, reason = STATES.get(state_of(path, status), ("unknown", "it has no status.json"))
-    row = _newest_row(path)
+    row = last_row(path, "metrics.jsonl")
     ended = _seconds(status.get("ended"))
     return LibraryRun(
         id=id,
@@ -192,14 +190,6 @@ def _process(status: Mapping[str, Any]) -> tuple[int, str] | None:
     pid, began, host = status.get("pid"), status.get("process_began"), status.get("host")
     here = host in (None, socket.gethostname())
     return (pid, began) if here and isinstance(pid, int) and pid > 0 and isinstance(began, str) else None
-
-
-def _newest_row(path: Path) -> Mapping[str, Any]:
-    try:
-        row = parse_json(last_line(path, "metrics.jsonl"))
-    except (OSError, ValueError):
-        return {}
-    return row if isinstance(row, dict) else {}
 
 
 def _other(id: str, found: _Found) -> LibraryRun:

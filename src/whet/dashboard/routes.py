@@ -13,7 +13,7 @@ from whet.dashboard.call import Call, DashboardCall, DataRoute, Number, RunId, S
 from whet.dashboard.data import facts
 from whet.dashboard.data.checkpoints import Archive, archive, checkpoints, is_written
 from whet.dashboard.data.comparing import compare
-from whet.dashboard.data.logs import MOST_LINES, LogQuery, log_lines
+from whet.dashboard.data.files import log_lines
 from whet.dashboard.data.rollouts import (
     RolloutQuery,
     distributions,
@@ -30,6 +30,7 @@ from whet.dashboard.data.tokens import tokens_json, tokens_of
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import RunKind, RunQuery, RunState, What
 from whet.records.heads import Filter, Sort, SortColumn
+from whet.records.log import MOST_LINES, LogQuery
 
 router = APIRouter(route_class=DataRoute)
 Limit = Annotated[int, Query(ge=1, le=200)]

@@ -17,14 +17,14 @@ from typing import Any
 from sqlalchemy import Select, Text, and_, cast, func, or_, select
 from sqlalchemy.orm import Session
 
-from whet.dashboard.data.files import last_line
 from whet.dashboard.data.files import read_object as metadata_of
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun, RunList, RunQuery, What
 from whet.hub.storage.database import Database, database_now
-from whet.parsing import parse_json, parse_toml
+from whet.parsing import parse_toml
 from whet.records.directory import METADATA
 from whet.records.sources import run_directories
+from whet.records.tail import last_row
 from whet.service.deployments.folder import DeploymentFolder, source_of, take
 from whet.service.domain.access import Viewer
 from whet.service.domain.deployments import WITH_WEIGHTS
@@ -250,7 +250,7 @@ def _scores(directory: Path | None, kind: str) -> tuple[float | None, float | No
         if kind == "evaluation":
             found = metadata_of(directory, METADATA)
             return _number(found.get("avg_reward")), _number(found.get("avg_error"))
-        return _number(parse_json(last_line(directory, "metrics.jsonl")).get("reward/mean")), None
+        return _number(last_row(directory, "metrics.jsonl").get("reward/mean")), None
     except (OSError, DashboardError, ValueError, AttributeError):
         return None, None
 

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whet.dashboard.data.files import directory_of, file_stamp, open_inside
+from whet.dashboard.data.files import directory_of, open_inside
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun, What
 from whet.inference.model_names import ADAPTER_CONFIG
 from whet.parsing import parse_json
 from whet.records.files import read_at
+from whet.records.tail import file_stamp
 from whet.rl.storage.checkpoints import checkpoints_in, fault_of
 
 CHECKED_SECONDS = 0.5

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from whet.dashboard.data.cutting import Cutter
-from whet.dashboard.data.files import directory_of, file_stamp, open_inside, read_object, read_text
+from whet.dashboard.data.files import directory_of, open_inside, read_object, read_text
 from whet.dashboard.data.machine import ProcessUse
 from whet.dashboard.data.stores import results_directory
 from whet.dashboard.errors import DashboardError, no_such
@@ -28,6 +28,7 @@ from whet.records.directory import METADATA
 from whet.records.files import read_at
 from whet.records.lock import LOCK
 from whet.records.report import REPORT
+from whet.records.tail import file_stamp
 from whet.system.redaction import redacted
 
 EVALS, STATUS, MISSED = "evals.jsonl", "status.json", "errors.jsonl"

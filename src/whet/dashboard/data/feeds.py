@@ -7,21 +7,21 @@ changed. Events are bytes, made once and given to every subscriber.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.dashboard.data.cutting import Cutter
-from whet.dashboard.data.files import FileStamp, file_stamp, last_line, open_inside, read_object
-from whet.dashboard.data.logs import LogQuery, log_lines
+from whet.dashboard.data.files import log_lines, read_object
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun, Viewer
 from whet.errors import WhetError
 from whet.parsing import parse_json
-from whet.records.files import read_at
+from whet.records.log import LogQuery
+from whet.records.tail import FileStamp, Tail, file_stamp, last_row
 from whet.system.files import json_line
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ LIBRARY_SECONDS = 1.0
 """Between two looks at the library."""
 MOST_WAITING = 64
 """Batches of events that a slow subscriber may be behind."""
-PIECE = 1 << 20
-"""Bytes of a file that are read at one look."""
 LONGEST_ROW = 64 << 10
 LOG_LINES = 200
 MOST_MISSED = 4 << 20
@@ -74,70 +72,13 @@ class Subscriber:
 
 
 @dataclass(slots=True)
-class GrowingFile:
-    """A file of JSON lines, read from where the last look ended."""
-
-    name: str
-    stamp: FileStamp | None = None
-    position: int = 0
-
-    @property
-    def generation(self) -> str:
-        return "" if self.stamp is None else f"{self.stamp.inode:x}"
-
-    def to_end(self, directory: Path) -> None:
-        """Take what is there as read."""
-        self.stamp, self.position = None, 0
-        stamp = file_stamp(directory / self.name)
-        if stamp is None:
-            return
-        try:
-            with open_inside(directory, self.name) as file:
-                found = os.fstat(file)
-                start = max(0, found.st_size - PIECE)
-                tail = read_at(file, start, found.st_size - start)
-                self.position = start + tail.rfind(b"\n") + 1
-                self.stamp = FileStamp(found.st_ino, self.position, 0)
-        except FileNotFoundError:
-            return
-
-    def read(self, directory: Path) -> tuple[bool, list[tuple[bytes, int]]]:
-        """Whether the file is another one now, or was cut; and the lines appended since, each with where it ends."""
-        stamp = file_stamp(directory / self.name)
-        if stamp == self.stamp:
-            return False, []
-        before, self.stamp = self.stamp, stamp
-        if before is not None and (stamp is None or stamp.inode != before.inode or stamp.size < self.position):
-            self.to_end(directory)
-            return True, []
-        if stamp is None:
-            return False, []
-        try:
-            with open_inside(directory, self.name) as file:
-                data = read_at(file, self.position, PIECE)
-        except FileNotFoundError:
-            return False, []
-        lines = []
-        for line in data.splitlines(keepends=True):
-            if not line.endswith(b"\n"):
-                break
-            self.position += len(line)
-            lines.append((line, self.position))
-        if len(data) == PIECE:
-            self.stamp = FileStamp(stamp.inode, self.position, 0)  # there is more: look again
-            if not lines:
-                self.position += len(data)  # no row is this long
-        return False, lines
-
-
-@dataclass(slots=True)
 class RunFeed:
     """A run that at least one subscriber looks at."""
 
     id: str
     subscribers: set[Subscriber] = field(default_factory=set)
-    metrics: GrowingFile = field(default_factory=lambda: GrowingFile("metrics.jsonl"))
-    evaluations: GrowingFile = field(default_factory=lambda: GrowingFile("evals.jsonl"))
+    metrics: Tail = field(default_factory=lambda: Tail("metrics.jsonl"))
+    evaluations: Tail = field(default_factory=lambda: Tail("evals.jsonl"))
     log: str = ""  # cursor
     log_stamp: FileStamp | None = None
     status_stamp: FileStamp | None = None
@@ -158,7 +99,8 @@ class RunFeed:
         self.run = run
         if run.directory is not None:
             for file in (self.metrics, self.evaluations):
-                file.to_end(run.directory)
+                with suppress(OSError):
+                    file.skip(run.directory)
             self.log = log_lines(run, LogQuery(tail=True, limit=1))["next"]
             self.log_stamp = file_stamp(run.directory / "logs" / "run.log")
             self.status_stamp = file_stamp(run.directory / "status.json")
@@ -187,14 +129,13 @@ class RunFeed:
         return events
 
     def _files(self, run: LibraryRun, directory: Path) -> Iterator[bytes]:
-        rewritten, lines = self.metrics.read(directory)
+        rewritten, lines = _appended(self.metrics, directory)
         if rewritten:
             yield event("reset", {"run": self.id, "generation": self.metrics.generation}, self.position)
         for line, end in lines:
             if (made := step_event(self.id, line)) is not None:
                 yield event("step", made, f"{self.metrics.generation}:{end}:{self.log}")
-        rewritten, lines = self.evaluations.read(directory)
-        for line, _ in lines:
+        for line, _ in _appended(self.evaluations, directory)[1]:
             if (row := _row(line)) is not None:
                 kept = ("moment", "step", "environment", "sampling", "reward")
                 yield event("evaluation", {"run": self.id, **{name: row.get(name) for name in kept}}, self.position)
@@ -211,6 +152,17 @@ class RunFeed:
             batch = b"".join(events)
             for subscriber in list(self.subscribers):
                 subscriber.offer(batch)
+
+
+def _appended(tail: Tail, directory: Path) -> tuple[bool, list[tuple[bytes, int]]]:
+    """Whether a file is another one now, or was cut, which then counts as read; and the lines appended since."""
+    try:
+        again, lines, _ = tail.read(directory)
+        if again:
+            tail.skip(directory)
+    except OSError:  # a link, or a file that may not be read
+        return False, []
+    return again, [] if again else lines
 
 
 def _state(run: LibraryRun) -> dict[str, Any]:
@@ -280,11 +232,8 @@ class ListFeed:
         if stamp == self.stamps.get(run.id) and run.id in self.shown:
             return {**said, "step": self.shown[run.id]["step"], "reward": self.shown[run.id]["reward"]}
         self.stamps[run.id] = stamp
-        try:
-            row = _row(last_line(run.directory, "metrics.jsonl").encode())
-        except (WhetError, OSError):
-            row = None
-        if row is not None and isinstance(row.get("step"), int):
+        row = last_row(run.directory, "metrics.jsonl")
+        if isinstance(row.get("step"), int):
             said |= {"step": row["step"], "reward": row.get("reward/mean", said["reward"])}
         return said
 
@@ -312,13 +261,10 @@ def missed(feed: RunFeed, run: LibraryRun, last_id: str) -> list[bytes]:
     if not 0 <= start <= stop or stop - start > MOST_MISSED:
         return [reset]
     events: list[bytes] = []
-    if start < stop:
-        with open_inside(run.directory, feed.metrics.name) as file:
-            data = read_at(file, start, stop - start)
-        for line in data.splitlines(keepends=True):
-            start += len(line)
-            if (made := step_event(run.id, line)) is not None:
-                events.append(event("step", made, f"{generation}:{start}:{cursor}"))
+    known = Tail(feed.metrics.name, stop - start, feed.metrics.inode, start)
+    for line, end in _appended(known, run.directory)[1] if start < stop else ():
+        if (made := step_event(run.id, line)) is not None:
+            events.append(event("step", made, f"{generation}:{end}:{cursor}"))
     try:
         found = log_lines(run, LogQuery(cursor, 5 * LOG_LINES)) if cursor and cursor != log else None
     except DashboardError:

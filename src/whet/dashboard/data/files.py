@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun
 from whet.parsing import parse_json
 from whet.records.files import read_at
+from whet.records.log import CursorError, LogQuery
+from whet.records.log import log_lines as lines_of_log
 from whet.system.untrusted import NOT_INSIDE
 from whet.system.untrusted import open_inside as open_without_links
 
-LAST_LINE_BYTES = 1 << 18
 SMALL_BYTES = 1 << 20
 """Configs, statuses and metadata are smaller."""
-
-
-class FileStamp(NamedTuple):
-    """What changes when a file is written or replaced."""
-
-    inode: int
-    size: int
-    modified: int  # nanoseconds
-
-
-def file_stamp(path: Path) -> FileStamp | None:
-    """Of a regular file or a directory; None where there is none."""
-    try:
-        found = path.lstat()
-    except (OSError, ValueError):
-        return None
-    return None if stat.S_ISLNK(found.st_mode) else FileStamp(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def directory_of(run: LibraryRun) -> Path:
@@ -43,6 +25,14 @@ def directory_of(run: LibraryRun) -> Path:
     if run.directory is None:
         raise DashboardError("not_found", f"{run.name} has no files yet: it is {run.state}.")
     return run.directory
+
+
+def log_lines(run: LibraryRun, query: LogQuery) -> dict[str, Any]:
+    """Lines of its log, the cursor `next` to continue with, and whether there are more now."""
+    try:
+        return lines_of_log(run.directory, query, run.output_file, open_inside)
+    except CursorError as error:
+        raise DashboardError("invalid", str(error)) from None
 
 
 @contextmanager
@@ -82,14 +72,3 @@ def read_object(directory: Path, name: str) -> dict[str, Any]:
     except ValueError as error:
         raise DashboardError("unreadable", f"{directory.name}/{name}: not JSON ({error}).") from None
     return value if isinstance(value, dict) else {}
-
-
-def last_line(directory: Path, name: str) -> str:
-    """The last whole line of a file, "" where there is none within its last 256 KiB."""
-    with open_inside(directory, name) as file:
-        size = os.fstat(file).st_size
-        start = max(0, size - LAST_LINE_BYTES)
-        data = read_at(file, start, size - start)
-    lines = data.split(b"\n")[:-1]
-    whole = lines if start == 0 else lines[1:]
-    return whole[-1].decode("utf-8", "replace") if whole else ""

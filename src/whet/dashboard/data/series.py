@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from array import array
@@ -17,10 +16,11 @@ from typing import Any
 from whet.dashboard.data.files import directory_of, open_inside
 from whet.dashboard.library import LibraryRun
 from whet.parsing import parse_json
-from whet.records.files import read_at
+from whet.records.tail import Tail
 
 METRICS = "metrics.jsonl"
-PIECE = LONGEST_LINE = 4 << 20
+LONGEST_LINE = 4 << 20
+"""Bytes of the file that are read at a time; no row is longer."""
 ROWS = 100
 """Rows that are added at a time."""
 BLOCK = 32
@@ -39,10 +39,7 @@ NAN = math.nan
 class MetricColumns:
     """The numbers of one run so far. A value that is not there, or not finite, is NaN."""
 
-    generation: str = ""
-    inode: int = 0
-    position: int = 0  # bytes read
-    size: int = 0  # bytes of whole lines, when the file was last looked at
+    file: Tail = field(default_factory=lambda: Tail(METRICS, LONGEST_LINE))
     damaged: int = 0  # lines that are no rows
     steps: array[int] = field(default_factory=lambda: array("q"))
     values: dict[str, array[float]] = field(default_factory=dict)
@@ -143,31 +140,17 @@ class MetricSeries:
         return known
 
     def _read(self, run: LibraryRun, known: MetricColumns, until: float) -> None:
-        try:
-            with open_inside(directory_of(run), METRICS) as file:
-                found = os.fstat(file)
-                if found.st_ino != known.inode or found.st_size < known.position:
-                    _clear(known, found.st_ino)
-                known.size = found.st_size
-                while known.position < found.st_size:
-                    data = read_at(file, known.position, min(PIECE, found.st_size - known.position))
-                    whole = data.rfind(b"\n") + 1
-                    if whole == 0:
-                        if len(data) > LONGEST_LINE - 1:  # no row is this long
-                            known.position += len(data)
-                            known.damaged += 1
-                            continue
-                        known.size = known.position
-                        return  # torn; its end is still to come
-                    for rows in _pieces(data[:whole].splitlines()):
-                        with known.lock:
-                            for row in rows:
-                                known.add(row)
-                    known.position += whole
-                    if time.monotonic() > until:
-                        return
-        except FileNotFoundError:
-            _clear(known, 0)
+        while True:
+            again, lines, passed_over = known.file.read(directory_of(run), open_inside)
+            if again:
+                _clear(known)
+            known.damaged += passed_over
+            for rows in _pieces([line for line, _ in lines]):
+                with known.lock:
+                    for row in rows:
+                        known.add(row)
+            if not known.file.more or time.monotonic() > until:
+                return
 
 
 def _pieces(lines: Sequence[bytes]) -> Iterator[list[Any]]:
@@ -176,10 +159,9 @@ def _pieces(lines: Sequence[bytes]) -> Iterator[list[Any]]:
         yield [_row(line) for line in lines[start : start + ROWS] if line.strip()]
 
 
-def _clear(known: MetricColumns, inode: int) -> None:
+def _clear(known: MetricColumns) -> None:
     with known.lock:
-        known.inode, known.position, known.size, known.damaged = inode, 0, 0, 0
-        known.generation = f"{inode:x}"
+        known.damaged = 0
         known.steps = array("q")
         known.values, known.extremes = {}, {}
 
@@ -220,14 +202,14 @@ def metrics(
             steps = [columns.steps[at] for at in (first, *places, -1)]
             values = {name: _thinned(columns.values[name], columns.blocks(name), ends) for name in names}
         return {
-            "generation": columns.generation,
+            "generation": columns.file.generation,
             "steps": steps,
             "series": values,
             "last_step": columns.steps[-1] if columns.steps else None,
             "names": sorted(columns.values),
             "thinned": count > most,
             "damaged": columns.damaged,
-            "read": columns.position / columns.size if columns.size > columns.position else 1.0,
+            "read": columns.file.position / columns.file.size if columns.file.more else 1.0,
         }
 
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from whet.dashboard.data.files import file_stamp, read_object
+from whet.dashboard.data.files import read_object
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun
 from whet.records.directory import METADATA, RESULTS
 from whet.records.heads import IndexProgress
 from whet.records.sources import RUN_ROLLOUTS, RunSource, SourceKind, run_directories
 from whet.records.store import Store
+from whet.records.tail import file_stamp
 
 MOST_OPEN = 16
 IDLE_SECONDS = 60.0

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from whet.dashboard.data.files import file_stamp
 from whet.dashboard.data.rollouts import ShownRollout
 from whet.dashboard.library import LibraryRun
 from whet.errors import WhetError
 from whet.inference.rendering.vocabulary import run_vocabulary
 from whet.records.sources import RunSource
+from whet.records.tail import file_stamp
 from whet.records.tokens import Decode, Token, TokenView, token_view
 
 MOST_TOKENS = 20_000

@@ -9,9 +9,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from whet.dashboard.call import Call, RunId, Words
-from whet.dashboard.data.logs import LogQuery, log_lines
+from whet.dashboard.data.files import log_lines
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.pages.rendering import PageRoute, query_url, render, root_of
+from whet.records.log import LogQuery
 
 router = APIRouter(route_class=PageRoute)
 LINES = 1_000

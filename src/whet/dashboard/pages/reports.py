@@ -22,7 +22,7 @@ from jinja2 import UndefinedError
 from starlette.responses import Response
 
 from whet.dashboard.call import Call, DashboardCall, RunId, Words
-from whet.dashboard.data.files import FileStamp, file_stamp, open_inside
+from whet.dashboard.data.files import open_inside
 from whet.dashboard.data.stores import results_directory
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun, RunKind, RunQuery
@@ -30,6 +30,7 @@ from whet.dashboard.pages.rendering import PageRoute, render, root_of
 from whet.display.page.rendering import fragment
 from whet.display.text import number
 from whet.errors import RunError
+from whet.records.tail import FileStamp, file_stamp
 
 router = APIRouter(route_class=PageRoute)
 FILES = {

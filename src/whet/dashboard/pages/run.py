@@ -13,11 +13,12 @@ from starlette.responses import RedirectResponse, Response
 from whet.dashboard.call import Call, DashboardCall, RunId
 from whet.dashboard.data.facts import evaluations as held_out
 from whet.dashboard.data.facts import progress
-from whet.dashboard.data.logs import LogQuery, log_lines
+from whet.dashboard.data.files import log_lines
 from whet.dashboard.data.series import metrics
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, render, root_of, wants_drawings
 from whet.display.page.formats import compact, lasted, size, sparkline
+from whet.records.log import LogQuery
 from whet.rl.report.figures import Columns, drawn, extremes, figures_of
 
 router = APIRouter(route_class=PageRoute)

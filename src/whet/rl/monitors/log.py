@@ -6,7 +6,7 @@
 
 Warnings are records of loggers from that level up, and Python's own (`py.warnings`). At 10 MB a new file is begun;
 the three before it are kept as run.log.1 to run.log.3. Known secrets are taken out, and nothing in it can move or
-colour a terminal. `records/following.py` reads it, also while it grows.
+colour a terminal. `records/log.py` reads it, also while it grows.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from contextlib import ExitStack, contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from whet.records.following import KEPT_FILES, LOG
 from whet.records.live import Output
+from whet.records.log import KEPT_FILES, LOG
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.supervision.child_log import CHILD, ForwardedLog, deaf_ends, log_warning
 from whet.system.console import SafeConsole

@@ -14,6 +14,7 @@ from typing import Any
 
 from whet.parsing import parse_json
 from whet.records.directory import METADATA, RESULTS
+from whet.records.tail import Tail
 from whet.system import untrusted
 
 PIECE = 4 << 20
@@ -31,33 +32,6 @@ class Seen:
     tokens: int | None = None
     state: str | None = None  # starting, running, finished, interrupted, failed
     error: str | None = None
-
-
-@dataclass(slots=True)
-class LineTail:
-    """New whole lines of a file, each time; from the beginning where the file became another or shorter."""
-
-    folder: Path
-    parts: tuple[str, ...]
-    _inode: int = 0
-    _at: int = 0
-
-    def new(self) -> tuple[bool, list[dict[str, Any]]]:
-        """Whether it began again, and rows. A line of more than a piece is passed over."""
-        try:
-            with untrusted.open_inside(*_within(self.folder, *self.parts)) as descriptor:
-                found = os.fstat(descriptor)
-                again = found.st_ino != self._inode or found.st_size < self._at
-                if again:
-                    self._inode, self._at = found.st_ino, 0
-                data = os.pread(descriptor, PIECE, self._at)
-        except OSError:
-            return False, []
-        whole = data.rfind(b"\n") + 1
-        if not whole and len(data) == PIECE:
-            whole = PIECE
-        self._at += whole
-        return again, [row for line in data[:whole].splitlines() if (row := _row(line))]
 
 
 def _within(folder: Path, *parts: str) -> tuple[Path, str]:
@@ -81,7 +55,7 @@ class Watch:
     kind: str
     before: Sequence[int] | None = None
     """What `mark` was when the attempt began: a file that is still that one says nothing of the attempt."""
-    _tails: dict[tuple[str, ...], LineTail] = field(default_factory=dict)
+    _tails: dict[tuple[str, ...], Tail] = field(default_factory=dict)
     _tokens: dict[tuple[str, ...], float] = field(default_factory=dict)
     _rows: dict[tuple[str, ...], int] = field(default_factory=dict)
 
@@ -124,8 +98,12 @@ class Watch:
         )
 
     def _count(self, parts: tuple[str, ...], tokens_of: Any) -> None:
-        tail = self._tails.setdefault(parts, LineTail(self.folder, parts))
-        again, rows = tail.new()
+        directory, name = _within(self.folder, *parts)
+        try:
+            again, lines, _ = self._tails.setdefault(parts, Tail(name, PIECE)).read(directory)
+        except OSError:
+            return
+        rows = [row for line, _ in lines if (row := _row(line))]
         if again:
             self._tokens[parts], self._rows[parts] = 0.0, 0
         self._tokens[parts] = self._tokens.get(parts, 0.0) + sum(map(tokens_of, rows))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from whet.errors import RunError
-from whet.records.following import LineFilter, read_log
 from whet.records.lock import DirectoryLock
+from whet.records.log import LogQuery, read_log
 
 
 def test_a_log_is_followed_into_its_next_file_until_the_run_ends(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_a_log_is_followed_into_its_next_file_until_the_run_ends(tmp_path: Path)
     log.write_text("one\ntw")
     lock = DirectoryLock(tmp_path)
     events = iter([lambda: log.open("a").write("o\n"), lambda: _begin_another(log), lock.release])
-    lines = list(read_log(tmp_path, follow=True, wait=lambda _: next(events)()))
+    lines = list(read_log(tmp_path, LogQuery(), follow=True, wait=lambda _: next(events)()))
     assert lines == ["zero", "one", "two", "three", "four"]
 
 
@@ -31,7 +31,7 @@ def _begin_another(log: Path) -> None:
 
 def test_a_run_without_a_log_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"has no log: .*run\.log is missing"):
-        list(read_log(tmp_path))
+        list(read_log(tmp_path, LogQuery()))
 
 
 LINES = """\
@@ -44,28 +44,28 @@ LINES = """\
 
 
 @pytest.mark.parametrize(
-    ("accepts", "numbers"),
+    ("query", "numbers"),
     [
-        (LineFilter(), [0, 1, 2, 3, 4]),
-        (LineFilter(level="warning"), [1, 2, 3]),
-        (LineFilter(search="STEP"), [0, 4]),
-        (LineFilter(since=1795282804.0), [3, 4]),
-        (LineFilter(search="process", level="warning"), [2]),
+        (LogQuery(), [0, 1, 2, 3, 4]),
+        (LogQuery(level="WARNING"), [1, 2, 3]),
+        (LogQuery(search="STEP"), [0, 4]),
+        (LogQuery(since=1795282804.0), [3, 4]),
+        (LogQuery(search="process", level="WARNING"), [2]),
     ],
 )
-def test_lines_by_text_level_and_time(accepts: LineFilter, numbers: list[int], tmp_path: Path) -> None:
+def test_lines_by_text_level_and_time(query: LogQuery, numbers: list[int], tmp_path: Path) -> None:
     log = tmp_path / "logs" / "run.log"
     log.parent.mkdir()
     log.write_text("\n".join(LINES) + "\n")
-    assert list(read_log(tmp_path, accepts=accepts)) == [LINES[number] for number in numbers]
+    assert list(read_log(tmp_path, query)) == [LINES[number] for number in numbers]
 
 
 def test_last_lines_are_shown_before_those_that_are_written_then(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "run.log"
     log.parent.mkdir()
     log.write_text("one\ntwo\nthree\n")
-    assert list(read_log(tmp_path, tail=2)) == ["two", "three"]
+    assert list(read_log(tmp_path, LogQuery(limit=2, tail=True))) == ["two", "three"]
     lock = DirectoryLock(tmp_path)
     events = iter([lambda: log.open("a").write("four\nfive\nsix\n"), lock.release])
-    lines = read_log(tmp_path, follow=True, tail=1, wait=lambda _: next(events)())
+    lines = read_log(tmp_path, LogQuery(limit=1, tail=True), follow=True, wait=lambda _: next(events)())
     assert list(lines) == ["three", "four", "five", "six"]

@@ -1,4 +1,4 @@
-"""Lines of a run's log, in pieces of a bounded size: from a cursor on, or the last ones.
+"""Lines of a run's log, in pieces of a bounded size, from a cursor on or the last ones; also while it grows.
 
 The log is logs/run.log after run.log.3 to run.log.1, which are older. A cursor is a position in one of these files,
 named by its inode, so that it stays good when a new file is begun.
@@ -8,30 +8,36 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from whet.dashboard.data.cutting import Cutter
-from whet.dashboard.data.files import directory_of, open_inside
-from whet.dashboard.errors import DashboardError
-from whet.dashboard.library import LibraryRun
+from whet.errors import RunError
 from whet.records.files import find_newline, read_at
-from whet.records.following import KEPT_FILES, LOG
+from whet.records.lock import is_locked
+from whet.records.tail import Opener
+from whet.system.untrusted import open_inside, open_path
 
+LOG = "run.log"
+KEPT_FILES = 3
+"""Files before the current one: run.log.1 is the newest of them."""
+POLL_SECONDS = 0.25
 MOST_LINES = 2_000
 MOST_BYTES = 1 << 20
 """Of the lines in one answer."""
 MOST_READ = 32 << 20
 """Bytes looked through for one answer."""
 LONGEST_LINE = 8 << 10
+WHOLE = 1 << 40
+"""Bytes or characters: as many as there are."""
 PIECE = 256 << 10
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-_HEAD = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}) (DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
+_HEAD = re.compile(rf"(\d{{4}}-\d\d-\d\dT[0-9:.]+(?:[+-]\d\d:?\d\d|Z)?) ({'|'.join(LEVELS)}) ")
 _CURSOR = re.compile(r"([0-9a-f]{1,16})\.(\d{1,15})")
 
 
@@ -45,6 +51,13 @@ class LogQuery:
     search: str = ""
     level: str = ""  # from this level up
     since: float | None = None
+    ended: bool = False  # whether a last line without its newline is a line
+    longest: int = LONGEST_LINE  # characters of a line
+    most: int = MOST_BYTES  # of the lines in the answer
+
+
+class CursorError(RunError):
+    """A cursor that no answer gave."""
 
 
 @dataclass(slots=True)
@@ -54,17 +67,23 @@ class _File:
     size: int
 
 
-def log_lines(run: LibraryRun, query: LogQuery) -> dict[str, Any]:
-    """Lines, the cursor `next` to continue with, and whether there are more now."""
+def log_lines(
+    directory: Path | None, query: LogQuery, output: Path | None = None, opened: Opener = open_inside
+) -> dict[str, Any]:
+    """Lines, the cursor `next` to continue with, and whether there are more now. Raises `CursorError`, and as `opened`.
+
+    Args:
+        output: what the run's process printed, which is read where there is no log.
+    """
     with ExitStack() as stack:
-        files = _files(run, stack)
+        files = _files(directory, output, opened, stack)
         if not files:
             return {"lines": [], "next": "", "more": False}
         at, position = _start(files, query)
         found = _Found(query)
         while True:
             file = files[at]
-            for text, end in _lines(file, position, last=at == len(files) - 1):
+            for text, end in _lines(file, position, growing=at == len(files) - 1 and not query.ended):
                 found.take(text, end - position)
                 position = end
                 if found.full:
@@ -88,7 +107,7 @@ class _Found:
 
     @property
     def full(self) -> bool:
-        most = len(self.lines) >= self._query.limit or self._kept >= MOST_BYTES or self._read >= MOST_READ
+        most = len(self.lines) >= self._query.limit or self._kept >= self._query.most or self._read >= MOST_READ
         return most and not self._last_ones
 
     def take(self, text: str, size: int) -> None:
@@ -100,10 +119,11 @@ class _Found:
             self._level, self._when = "", None
         if not _fits(text, self._level, self._when, self._query):
             return
-        shown = Cutter(longest=LONGEST_LINE).text(text)
+        cut = len(text) - self._query.longest
+        shown = text if cut <= 0 else f"{text[: self._query.longest]}… [{cut:,} characters more]"
         self.lines.append({"text": shown, "level": self._level, "at": self._when})
         self._kept += len(shown)
-        while self._last_ones and (len(self.lines) > self._query.limit or self._kept > MOST_BYTES):
+        while self._last_ones and (len(self.lines) > self._query.limit or self._kept > self._query.most):
             self._kept -= len(self.lines.popleft()["text"])
 
 
@@ -111,26 +131,24 @@ def _cursor(file: _File, position: int) -> str:
     return f"{file.inode:x}.{position}"
 
 
-def _files(run: LibraryRun, stack: ExitStack) -> list[_File]:
+def _files(directory: Path | None, output: Path | None, opened: Opener, stack: ExitStack) -> list[_File]:
     """The files of the log that are there, the oldest first; what its process printed where there is no log."""
-    directory = directory_of(run) if run.directory is not None else None
     names = [f"{LOG}.{number}" for number in range(KEPT_FILES, 0, -1)] + [LOG]
-    places = [(directory, f"logs/{name}") for name in names if directory is not None]
-    files = [file for folder, name in places if (file := _open(folder, name, stack)) is not None]
-    if not files and run.output_file is not None:
-        output = _open(run.output_file.parent, run.output_file.name, stack)
-        files = [] if output is None else [output]
-    seen: set[int] = set()  # a file that is renamed meanwhile is found twice
-    return [file for file in files if not (file.inode in seen or seen.add(file.inode))]  # type: ignore[func-returns-value]
+    found: dict[int, _File] = {}  # a file that is renamed meanwhile is found twice
+    for folder, name in [(directory, f"logs/{name}") for name in names] if directory is not None else []:
+        _open(folder, name, opened, stack, found)
+    if not found and output is not None:
+        _open(output.parent, output.name, opened, stack, found)
+    return list(found.values())
 
 
-def _open(folder: Path, name: str, stack: ExitStack) -> _File | None:
+def _open(folder: Path, name: str, opened: Opener, stack: ExitStack, found: dict[int, _File]) -> None:
     try:
-        descriptor = stack.enter_context(open_inside(folder, name))
+        descriptor = stack.enter_context(opened(folder, name))
     except FileNotFoundError:
-        return None
-    found = os.fstat(descriptor)
-    return _File(descriptor, found.st_ino, found.st_size)
+        return
+    stat = os.fstat(descriptor)
+    found.setdefault(stat.st_ino, _File(descriptor, stat.st_ino, stat.st_size))
 
 
 def _start(files: list[_File], query: LogQuery) -> tuple[int, int]:
@@ -138,7 +156,7 @@ def _start(files: list[_File], query: LogQuery) -> tuple[int, int]:
     if query.cursor:
         found = _CURSOR.fullmatch(query.cursor)
         if found is None:
-            raise DashboardError("invalid", "cursor: it is none of a log. Begin again without it.")
+            raise CursorError("cursor: it is none of a log. Begin again without it.")
         inode, position = int(found[1], 16), int(found[2])
         for at, file in enumerate(files):
             if file.inode == inode and position <= file.size:
@@ -147,6 +165,7 @@ def _start(files: list[_File], query: LogQuery) -> tuple[int, int]:
     if not query.tail:
         return 0, 0
     left = MOST_READ if query.search or query.level or query.since is not None else MOST_BYTES
+    left = max(left, query.most)
     for at in range(len(files) - 1, -1, -1):
         file = files[at]
         if file.size >= left:
@@ -156,8 +175,8 @@ def _start(files: list[_File], query: LogQuery) -> tuple[int, int]:
     return 0, 0
 
 
-def _lines(file: _File, position: int, *, last: bool) -> Iterator[tuple[str, int]]:
-    """Whole lines from a position on, and where each ends; an unfinished one ends any file but the last."""
+def _lines(file: _File, position: int, *, growing: bool) -> Iterator[tuple[str, int]]:
+    """Lines from a position on, and where each ends; the last one may have no newline where the file has ended."""
     begun = b""
     begun_at = position
     while True:
@@ -173,7 +192,7 @@ def _lines(file: _File, position: int, *, last: bool) -> Iterator[tuple[str, int
             begun_at += len(begun)
             yield begun.decode("utf-8", "replace"), begun_at
             begun = b""
-    if begun and not last:
+    if begun and not growing:
         yield begun.decode("utf-8", "replace"), position
 
 
@@ -184,4 +203,39 @@ def _fits(text: str, level: str, when: str | None, query: LogQuery) -> bool:
         return False
     if query.since is None:
         return True
-    return when is not None and datetime.strptime(when, "%Y-%m-%dT%H:%M:%S%z").timestamp() >= query.since
+    return when is not None and _moment(when) >= query.since
+
+
+def _moment(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def read_log(
+    run: Path, query: LogQuery, *, follow: bool = False, wait: Callable[[float], None] = time.sleep
+) -> Iterator[str]:
+    """Every line that fits, or with `tail` the last ones; with `follow` also what is written, until no process holds
+    the run. Raises `RunError` where the run has no log.
+    """
+    if not (run / "logs" / LOG).is_file():
+        raise RunError(f"{run} has no log: {run / 'logs' / LOG} is missing.")
+    query = replace(query, longest=WHOLE, most=WHOLE)
+    while True:
+        running = follow and is_locked(run)  # checked before reading: what is written just before the end is read
+        found = log_lines(run, replace(query, ended=not running), opened=_open_any)
+        yield from (line["text"] for line in found["lines"])
+        query = LogQuery(found["next"], MOST_LINES, search=query.search, level=query.level, since=query.since)
+        query = replace(query, longest=WHOLE)
+        if not found["more"]:
+            if not running:
+                return
+            wait(POLL_SECONDS)
+
+
+@contextmanager
+def _open_any(directory: Path, name: str) -> Iterator[int]:
+    """A file of the user's own run, which may be a link."""
+    with open_path(directory / name) as file:
+        yield file.fileno()
