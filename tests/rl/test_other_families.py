@@ -122,7 +122,7 @@ def test_fine_tuning_lowers_the_loss(models, tmp_path):
 
 
 def test_a_dry_run_says_what_it_cannot_estimate(config):
-    found = estimate(config("gpt2"))
+    found = estimate(config("gpt2"), {"engine": "cpu", "learner": "cpu"})
     assert (found.parameters, found.total) == (None, None)
     assert any("not estimated, since whet's own forward pass does not know gpt2 models" in why for why in found.unknown)
 
