@@ -15,6 +15,7 @@ import pytest
 from whet.dashboard.data import facts, series
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.run import _stats
+from whet.records import tail
 from whet.records.lock import DirectoryLock
 
 from ..conftest import Browser, Runs, trained
@@ -123,11 +124,10 @@ def test_page_does_not_wait_for_a_request_that_reads_the_metrics(
 ) -> None:
     monkeypatch.setattr("whet.dashboard.pages.run.PATIENCE", 0.01)
     monkeypatch.setattr(series, "LONGEST_LINE", 300)
-    monkeypatch.setattr(series, "PIECE", 300)
     runs.training(metrics=METRICS)
     id = browser.id("mine")
     with ThreadPoolExecutor(2) as pool:
-        with held_up(monkeypatch, series, "read_at", after=1) as begun:
+        with held_up(monkeypatch, tail, "read_at", after=1) as begun:
             whole = pool.submit(browser.get, f"/runs/{id}/metrics")
             assert begun.wait(60)
             text = pool.submit(page, browser, "mine").result(60)  # while the other one still reads
