@@ -370,3 +370,27 @@ def test_constant_is_a_straight_line_on_an_axis_around_it(page: Page, address: s
     )
     assert low < 0.095
     assert high > 0.105
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_reports_open_from_a_file_with_curves_and_tables_that_sort(chromium: Any, runs: Runs, scheme: str) -> None:
+    from whet.evals.report import write_report as of_evaluation
+    from whet.rl.report import write_report as of_training
+
+    long = "a-word-without-an-end" * 30
+    run = training(runs)
+    evaluation = runs.evaluation([rollout(task, task / 9, f"What is {task}? {long}") for task in range(10)])
+    for width in (1280, 390):
+        with opened(chromium, viewport={"width": width, "height": 900}, color_scheme=scheme) as page:
+            page.goto(of_training(run).as_uri())
+            expect(page.locator(".plot canvas").first).to_be_visible()
+            page.locator("#smoothing").fill("0")
+            page.locator("#log-scale").check()
+            page.locator(".plot").first.press("ArrowLeft")
+            expect(page.locator("figure.wide .at")).to_have_text(f"step {PAST_STEPS - 1}")
+            assert (overflow(page), violations(page)) == (0, [])
+            page.goto(of_evaluation(evaluation).as_uri())
+            page.get_by_role("button", name="highest").click()
+            page.get_by_role("button", name="highest").click()
+            expect(page.locator("table.sortable tbody td").first).to_have_text("9")
+            assert (overflow(page), violations(page)) == (0, [])

@@ -32,7 +32,6 @@ def checkpoints_page(request: Request, call: Call, run: RunId) -> Response:
         checkpoints=[_row(one, found, root, data, deploys) for one in reversed(listed)],
         actions=deploys,
         export="" if deploys else str(found.directory),
-        empty="A run writes one every `checkpointing.save_every_n_steps` steps, and one when it ends or is stopped.",
     )
 
 

@@ -40,7 +40,9 @@ def error_page(request: Request, error: DashboardError) -> Response:
     """An error of a page. Where a session has ended, the way to a new one, and back from there."""
     site: Site = request.app.state.site
     if error.code != "unauthenticated" or not site.login:
-        return render_page(request, site, "error.html", error.status, {"message": str(error), "status": error.status})
+        user = None if site.cookie in request.cookies else ""  # whose session it is has not been looked up
+        values = {"message": str(error), "status": error.status, "user": user}
+        return render_page(request, site, "error.html", error.status, values)
     target = f"?{urlencode({'next': address_of(request)})}" if request.method == "GET" else ""
     answer = RedirectResponse(f"{root_of(request)}{site.login}{target}", status_code=303)
     answer.delete_cookie(site.cookie)

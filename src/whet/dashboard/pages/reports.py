@@ -79,7 +79,7 @@ def _list(request: Request, call: DashboardCall, kind: RunKind, search: str, cur
         search=search,
         runs=[_row(run) for run in found.items],
         next_page=f"{here}?{following}" if following else "",
-        empty=f"`{made}` makes one. It is listed here while it runs.",
+        made=made,
         command=command,
     )
 

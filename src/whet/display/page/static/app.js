@@ -61,6 +61,13 @@ export function updateTimes() {
 updateTimes();
 setInterval(() => { if (!document.hidden) updateTimes(); }, 10_000);
 
+// On a narrow screen the links at the top scroll: the one of this page is in sight
+
+for (const link of document.querySelectorAll(".nav a[aria-current], .tabs a[aria-current]")) {
+  const bar = link.parentElement;
+  bar.scrollLeft = link.offsetLeft - bar.offsetLeft - (bar.clientWidth - link.clientWidth) / 2;
+}
+
 // Lists: j and k walk the items of [data-list]; Enter opens one, x selects it
 
 function items() {
