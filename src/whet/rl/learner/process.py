@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -36,7 +37,38 @@ _learner: Any = None
 _hears: ChildHandler | None = None
 
 
-class ProcessLearner:
+class RemoteLearner(ABC):
+    """What a `Learner` has that computes in other processes: calls by name, and what it publishes."""
+
+    _publications: Publications
+
+    @abstractmethod
+    def _call(self, method: str, *arguments: Any) -> Any:
+        """What the method of the learner returns there."""
+
+    def optim_step(self, params: OptimParams) -> OptimOutput:
+        output: OptimOutput = self._call("optim_step", params)
+        return output
+
+    def publish(self) -> WeightUpdate:
+        update: WeightUpdate = self._call("publish")
+        self._publications.published()
+        return update
+
+    def save(self, directory: Path) -> None:
+        self._call("save", directory)
+
+    def load(self, directory: Path) -> None:
+        self._call("load", directory)
+
+    def export(self, directory: Path, dtype: str = "float32") -> None:
+        self._call("export", directory, dtype)
+
+    def export_merged(self, directory: Path, dtype: str = "float32") -> None:
+        self._call("export_merged", directory, dtype)
+
+
+class ProcessLearner(RemoteLearner):
     """See `whet.rl.learner.protocol.Learner`."""
 
     def __init__(self, model: Path, **options: Any) -> None:
@@ -78,27 +110,6 @@ class ProcessLearner:
     def token_logprobs(self, batch: PackedBatch) -> NDArray[np.float32]:
         found: NDArray[np.float32] = self._call("token_logprobs", batch)
         return found
-
-    def optim_step(self, params: OptimParams) -> OptimOutput:
-        output: OptimOutput = self._call("optim_step", params)
-        return output
-
-    def publish(self) -> WeightUpdate:
-        update: WeightUpdate = self._call("publish")
-        self._publications.published()
-        return update
-
-    def save(self, directory: Path) -> None:
-        self._call("save", directory)
-
-    def load(self, directory: Path) -> None:
-        self._call("load", directory)
-
-    def export(self, directory: Path, dtype: str = "float32") -> None:
-        self._call("export", directory, dtype)
-
-    def export_merged(self, directory: Path, dtype: str = "float32") -> None:
-        self._call("export_merged", directory, dtype)
 
     def close(self) -> None:
         """End the process, also in the middle of a step."""

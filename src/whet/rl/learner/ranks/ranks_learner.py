@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.errors import LearnerLostError, TrainingError, WhetError
-from whet.inference.protocol import WeightUpdate
 from whet.rl.data.batch import PackedBatch
-from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
+from whet.rl.learner.process import RemoteLearner
+from whet.rl.learner.protocol import LossOutput
 from whet.rl.learner.ranks.division import divide
 from whet.rl.learner.ranks.local_group import LocalRankGroup
 from whet.rl.learner.ranks.rank_group import Answer, Facts, RankGroup, Standing
@@ -49,7 +49,7 @@ LAST_RESORT = 2.0
 """Times `timeout_s` after which a collective ends by itself, in case nothing is there any more that would end it."""
 
 
-class RanksLearner:
+class RanksLearner(RemoteLearner):
     """See `whet.rl.learner.protocol.Learner`."""
 
     def __init__(self, group: RankGroup, model: Path, *, timeout_s: float, **options: Any) -> None:
@@ -84,27 +84,6 @@ class RanksLearner:
         division = divide(batch, self._group.size)
         return division.join_logprobs(self._each("token_logprobs", [(part,) for part in division.parts]))
 
-    def optim_step(self, params: OptimParams) -> OptimOutput:
-        output: OptimOutput = self._all("optim_step", params)
-        return output
-
-    def publish(self) -> WeightUpdate:
-        update: WeightUpdate = self._all("publish")
-        self._publications.published()
-        return update
-
-    def save(self, directory: Path) -> None:
-        self._all("save", directory)
-
-    def load(self, directory: Path) -> None:
-        self._all("load", directory)
-
-    def export(self, directory: Path, dtype: str = "float32") -> None:
-        self._all("export", directory, dtype)
-
-    def export_merged(self, directory: Path, dtype: str = "float32") -> None:
-        self._all("export_merged", directory, dtype)
-
     def metrics(self) -> dict[str, float]:
         """Of the batch learned since the last call."""
         found = {"perf/rank_balance": self._busiest / self._mean} if self._mean else {}
@@ -138,9 +117,9 @@ class RanksLearner:
         self.version, self.parameters = facts.version, facts.parameters
         self.trained_parameters = facts.trained_parameters
 
-    def _all(self, verb: str, *arguments: Any) -> Any:
+    def _call(self, method: str, *arguments: Any) -> Any:
         """What rank 0 answers to a call that is the same for all ranks."""
-        return self._each(verb, [arguments] * self._group.size)[0]
+        return self._each(method, [arguments] * self._group.size)[0]
 
     def _each(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """What each rank answers, in their order; the arguments are by rank."""
