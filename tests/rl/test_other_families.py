@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from whet.rl.config import RunConfig
 from whet.rl.data.metrics import without_clock
-from whet.rl.estimate import estimate
+from whet.rl.plan import plan_training
 from whet.rl.run import run_training
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.run import run_sft
@@ -122,7 +122,7 @@ def test_fine_tuning_lowers_the_loss(models, tmp_path):
 
 
 def test_a_dry_run_says_what_it_cannot_estimate(config):
-    found = estimate(config("gpt2"), {"engine": "cpu", "learner": "cpu"})
+    found = plan_training(config("gpt2")).estimate
     assert (found.parameters, found.total) == (None, None)
     assert any("not estimated, since whet's own forward pass does not know gpt2 models" in why for why in found.unknown)
 
