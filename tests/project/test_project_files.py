@@ -104,13 +104,16 @@ def test_the_version_is_the_same_everywhere() -> None:
     )
 
 
-def test_the_config_reference_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("config_reference", ROOT / "scripts" / "config_reference.py")
+@pytest.mark.parametrize(("script", "page"), [("config_reference", "config.md"), ("http_reference", "http.md")])
+def test_generated_pages_are_up_to_date(script: str, page: str) -> None:
+    if page == "http.md":
+        pytest.importorskip("fastapi")
+    spec = importlib.util.spec_from_file_location(script, ROOT / "scripts" / f"{script}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "config.md").read_text() == module.reference(), "run: python scripts/config_reference.py"
+    assert (ROOT / "docs" / page).read_text() == module.reference(), f"run: python scripts/{script}.py"
 
 
 def test_every_decision_is_in_the_list_of_decisions() -> None:

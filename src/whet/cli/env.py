@@ -80,7 +80,7 @@ def delete_variable(environment: IdArgument, key: KeyArgument, hub: HubOption = 
 
 
 def _list_keys(environment: str, kind: str, hub: str | None, json_output: bool) -> None:
-    from whet.hub.client.answers import KeyAnswer
+    from whet.hub.answers import KeyAnswer
     from whet.hub.client.connection import connect
 
     with connect(hub) as connection:
@@ -274,7 +274,7 @@ def list_environments(
 
 
 def _list_hub(owner: str | None, search: str | None, hub: str | None, json_output: bool) -> None:
-    from whet.hub.client.answers import EnvironmentAnswer
+    from whet.hub.answers import EnvironmentAnswer
     from whet.hub.client.connection import connect
 
     with connect(hub) as connection:

@@ -20,7 +20,7 @@ from whet.evals.config import EvalConfig
 
 if TYPE_CHECKING:
     from whet.evals.analysis.summary import EvalSummary
-    from whet.service.client.answers import ServiceAnswer
+    from whet.service.answers import ServiceAnswer
     from whet.service.client.packed import Packed
 
 OUTPUT_DIRECTORY: Path = EvalConfig.model_fields["output_directory"].default

@@ -329,7 +329,7 @@ def test_archive_that_leads_outside_of_its_folder_is_refused(
     import tarfile
 
     from whet.hub.client.connection import HubClient, HubRequestError
-    from whet.service.client.answers import SubmittedRun
+    from whet.service.answers import SubmittedRun
     from whet.service.client.following import download
 
     packed = io.BytesIO()

@@ -13,7 +13,7 @@ import pytest
 from whet.envs.identity.record import identify
 from whet.errors import ConfigError, ModelLoadError, WhetError
 from whet.rl.config import load_run_config
-from whet.service.client.answers import InstalledAnswer, ServiceAnswer
+from whet.service.answers import InstalledAnswer, ServiceAnswer
 from whet.service.client.environments import OnHub, OnService, ToPush, origin_of
 from whet.service.client.evaluating import pack_evaluations, pack_search
 from whet.service.client.files import FILE_BYTES, SubmissionFiles, with_files

@@ -16,7 +16,7 @@ from whet.system.terminal import safe_text
 
 if TYPE_CHECKING:
     from whet.hub.client.connection import HubClient
-    from whet.service.client.answers import SubmittedRun
+    from whet.service.answers import SubmittedRun
 
 ServiceRun = Annotated[
     str, typer.Argument(metavar="RUN", help="Id of a run on the service, OWNER/NAME, or the name of your newest.")

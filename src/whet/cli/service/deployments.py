@@ -16,7 +16,7 @@ from whet.system.terminal import safe_text
 
 if TYPE_CHECKING:
     from whet.hub.client.connection import HubClient
-    from whet.service.client.answers import DeploymentAnswer
+    from whet.service.answers import DeploymentAnswer
 
 POLL_S = 1.0
 START_S = 120.0
@@ -55,7 +55,7 @@ def create(
       whet deployments create first
       whet deployments create 0f3a9c51d2e47b86 --step 20 --name best --wait
     """
-    from whet.service.client.answers import DeploymentAnswer
+    from whet.service.answers import DeploymentAnswer
     from whet.service.client.connection import connect_service
 
     with connect_service(hub) as service:
@@ -86,7 +86,7 @@ def list_deployments(
       whet deployments list
       whet deployments list --owner my-team --json
     """
-    from whet.service.client.answers import DeploymentAnswer
+    from whet.service.answers import DeploymentAnswer
     from whet.service.client.connection import connect_service
 
     with connect_service(hub) as service:
@@ -149,7 +149,7 @@ def _run_id(service: HubClient, run: str) -> str:
 def _settled(service: HubClient, made: DeploymentAnswer) -> DeploymentAnswer:
     """The deployment once it is ready or failed. Raises `RunError` where nothing loads it."""
     from whet.hub.client.connection import path_of
-    from whet.service.client.answers import DeploymentAnswer
+    from whet.service.answers import DeploymentAnswer
 
     began = time.monotonic()
     while made.state == "pending":
@@ -164,7 +164,7 @@ def _settled(service: HubClient, made: DeploymentAnswer) -> DeploymentAnswer:
 
 
 def _find(service: HubClient, wanted: str) -> DeploymentAnswer:
-    from whet.service.client.answers import DeploymentAnswer
+    from whet.service.answers import DeploymentAnswer
 
     found = [one for one in service.items(DeploymentAnswer, "/deployments") if wanted in (one.id, one.model, one.name)]
     if len(found) > 1:

@@ -46,7 +46,7 @@ def list_service_runs(
     """The newest runs of the service."""
     from itertools import islice
 
-    from whet.service.client.answers import SubmittedRun
+    from whet.service.answers import SubmittedRun
     from whet.service.client.connection import connect_service
 
     with connect_service(hub) as service:
@@ -79,7 +79,7 @@ def get(run: AnyRun, hub: HubOption = None, json_output: JsonOption = False) -> 
 
 def stop_on_service(run: str, patience: float, json_output: bool) -> None:
     """Stop a run of the service, and wait for its end."""
-    from whet.service.client.answers import SubmittedRun
+    from whet.service.answers import SubmittedRun
     from whet.service.client.following import run_path, wait_for_end
 
     with service_run(run) as (service, found):
@@ -113,7 +113,7 @@ def restart(
       whet train restart 1f2e3d4c5b6a7988
       whet train restart ann/quickstart --step 50 --cap-hours 8
     """
-    from whet.service.client.answers import SubmittedRun
+    from whet.service.answers import SubmittedRun
     from whet.service.client.following import run_path
 
     _of_service_alone(run, hub, "whet train resume")

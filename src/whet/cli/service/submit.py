@@ -21,10 +21,10 @@ from whet.errors import ConfigError
 from whet.system.terminal import safe_text
 
 if TYPE_CHECKING:
-    from whet.hub.client.answers import VersionAnswer
+    from whet.hub.answers import VersionAnswer
     from whet.hub.client.connection import HubClient
     from whet.hub.client.package import Built, PackageSource
-    from whet.service.client.answers import ServiceAnswer, SubmittedRun
+    from whet.service.answers import ServiceAnswer, SubmittedRun
     from whet.service.client.environments import Origin
     from whet.service.client.packed import Packed
     from whet.service.client.submitting import Submission

@@ -42,7 +42,7 @@ def login(
       whet login --hub https://hub.example.com
       whet login --hub http://127.0.0.1:8800 --headless < token.txt
     """
-    from whet.hub.client.answers import Identity
+    from whet.hub.answers import Identity
     from whet.hub.client.connection import HubClient
     from whet.hub.client.settings import hub_url, read_settings, save_token, sends_in_clear, write_settings
 
@@ -82,7 +82,7 @@ def _token_for_code(hub: HubClient, scope: str, browser: bool) -> str:
     """The token of a login that a user confirms elsewhere."""
     import platform
 
-    from whet.hub.client.answers import DeviceCodeAnswer, LoginAnswer
+    from whet.hub.answers import DeviceCodeAnswer, LoginAnswer
     from whet.hub.client.connection import HubRequestError
     from whet.system.terminal import safe_text
 
@@ -133,7 +133,7 @@ def whoami(hub: HubOption = None, json_output: JsonOption = False) -> None:
     Example:
       whet whoami
     """
-    from whet.hub.client.answers import Identity
+    from whet.hub.answers import Identity
     from whet.hub.client.connection import connect
 
     with connect(hub) as connection:

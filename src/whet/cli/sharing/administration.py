@@ -34,7 +34,7 @@ def add_user(
     Example:
       whet hub user add ann
     """
-    from whet.hub.client.answers import NewUserAnswer
+    from whet.hub.answers import NewUserAnswer
     from whet.hub.client.connection import connect
 
     with connect(hub) as connection:
@@ -49,7 +49,7 @@ def add_user(
 @user_app.command("list")
 def list_users(hub: HubOption = None, json_output: JsonOption = False) -> None:
     """The users of the hub. For administrators."""
-    from whet.hub.client.answers import UserAnswer
+    from whet.hub.answers import UserAnswer
     from whet.hub.client.connection import connect
 
     with connect(hub) as connection:
@@ -81,7 +81,7 @@ def create_organisation(
     Example:
       whet hub org create my-team
     """
-    from whet.hub.client.answers import OrganisationAnswer
+    from whet.hub.answers import OrganisationAnswer
     from whet.hub.client.connection import connect
 
     with connect(hub) as connection:
@@ -95,7 +95,7 @@ def create_organisation(
 @member_app.command("list")
 def list_members(organisation: OrganisationArgument, hub: HubOption = None, json_output: JsonOption = False) -> None:
     """The members of an organisation and their roles."""
-    from whet.hub.client.answers import MemberAnswer
+    from whet.hub.answers import MemberAnswer
     from whet.hub.client.connection import connect, path_of
 
     with connect(hub) as connection:
@@ -120,7 +120,7 @@ def set_member(
     Example:
       whet hub member set my-team bob member
     """
-    from whet.hub.client.answers import MemberAnswer
+    from whet.hub.answers import MemberAnswer
     from whet.hub.client.connection import connect, path_of
 
     with connect(hub) as connection:
@@ -159,7 +159,7 @@ def create_token(
     Example:
       whet hub token create "training machine" --days 30
     """
-    from whet.hub.client.answers import NewTokenAnswer
+    from whet.hub.answers import NewTokenAnswer
     from whet.hub.client.connection import connect
 
     with connect(hub) as connection:
@@ -175,7 +175,7 @@ def create_token(
 @token_app.command("list")
 def list_tokens(hub: HubOption = None, json_output: JsonOption = False) -> None:
     """Your tokens that are valid: names, scopes and times. Their texts are shown nowhere."""
-    from whet.hub.client.answers import TokenAnswer
+    from whet.hub.answers import TokenAnswer
     from whet.hub.client.connection import connect
 
     with connect(hub) as connection:
@@ -211,7 +211,7 @@ def list_audit(
       whet hub audit list
       whet hub audit list --owner my-team -n 10
     """
-    from whet.hub.client.answers import AuditAnswer
+    from whet.hub.answers import AuditAnswer
     from whet.hub.client.connection import connect, path_of
 
     path = "/audit" if owner is None else f"/owners{path_of(owner)}/audit"
@@ -226,7 +226,7 @@ def list_audit(
 @audit_app.command("verify")
 def verify_audit(hub: HubOption = None, json_output: JsonOption = False) -> None:
     """Check that no entry of the audit log was changed or removed. Exit code 1 if one was. For administrators."""
-    from whet.hub.client.answers import AuditVerification
+    from whet.hub.answers import AuditVerification
     from whet.hub.client.connection import connect
 
     with connect(hub) as connection:

@@ -213,7 +213,7 @@ def inspect(
       whet env inspect alice/word-game
       whet env inspect alice/word-game@1.2.0 word_game/__init__.py
     """
-    from whet.hub.client.answers import ContentEntry
+    from whet.hub.answers import ContentEntry
     from whet.hub.client.connection import connect, path_of
     from whet.hub.client.fetch import find_version
 
@@ -251,7 +251,7 @@ def status(
     Example:
       whet env status word-game
     """
-    from whet.hub.client.answers import VersionAnswer
+    from whet.hub.answers import VersionAnswer
     from whet.hub.client.connection import HubRequestError, connect
     from whet.hub.client.fetch import HubId
     from whet.hub.client.package import find_source, uncommitted

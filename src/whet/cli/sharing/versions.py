@@ -13,7 +13,7 @@ from whet.errors import ConfigError
 from whet.system.terminal import safe_lines
 
 if TYPE_CHECKING:
-    from whet.hub.client.answers import ActionAnswer
+    from whet.hub.answers import ActionAnswer
     from whet.hub.client.connection import HubClient
     from whet.hub.client.fetch import HubId
 
@@ -26,7 +26,7 @@ action_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 @version_app.command("list")
 def list_versions(environment: IdArgument, hub: HubOption = None, json_output: JsonOption = False) -> None:
     """The versions of an environment on the hub."""
-    from whet.hub.client.answers import VersionAnswer
+    from whet.hub.answers import VersionAnswer
     from whet.hub.client.connection import connect
 
     with connect(hub) as connection:
@@ -128,7 +128,7 @@ def action_logs(
 @action_app.command("retry")
 def retry_action(environment: IdArgument, hub: HubOption = None) -> None:
     """Have the hub try a version out again."""
-    from whet.hub.client.answers import ActionAnswer
+    from whet.hub.answers import ActionAnswer
     from whet.hub.client.connection import connect
 
     with connect(hub) as connection:
@@ -144,7 +144,7 @@ def _version_path(wanted: HubId) -> str:
 
 
 def _actions(hub: HubClient, environment: str) -> list[ActionAnswer]:
-    from whet.hub.client.answers import ActionAnswer
+    from whet.hub.answers import ActionAnswer
     from whet.hub.client.connection import path_of
     from whet.hub.client.fetch import find_version
 
@@ -162,7 +162,7 @@ def _newest_action(hub: HubClient, environment: str) -> ActionAnswer:
 
 def watched(hub: HubClient, action: str, *, quiet: bool) -> ActionAnswer:
     """An action once it is done; its log is printed as it grows, on standard error."""
-    from whet.hub.client.answers import ActionAnswer
+    from whet.hub.answers import ActionAnswer
     from whet.hub.client.connection import path_of
 
     offset = 0

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import Field
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session
 
 from whet import __version__
-from whet.hub import policy
-from whet.hub.api.call import CallParameter, Cursor, Identity, Limit, Owner, RequestBody, Words, action, page
+from whet.hub import answers, policy
+from whet.hub.api.call import CallParameter, Identity, Owner, Part, PartOfList, RequestBody, Words, action
 from whet.hub.domain import accounts, audit, devices
 from whet.hub.domain.access import organisation_for, permit
 from whet.hub.errors import HubError
@@ -21,7 +22,6 @@ router = APIRouter(prefix="/api/v1")
 ScopeName = Literal["read", "push", "admin"]
 RoleName = Literal["viewer", "member", "maintainer", "owner"]
 ShortWords = Annotated[Words, Field(min_length=1, max_length=100)]
-Json = dict[str, Any]
 
 
 class NewToken(RequestBody):
@@ -59,28 +59,28 @@ class Approval(RequestBody):
 
 @router.get("/health")
 @action(policy.SERVICE)
-def health(call: CallParameter) -> Json:
+def health(call: CallParameter) -> answers.Health:
     with call.read():
-        return {"status": "ok", "version": __version__}
+        return answers.Health(status="ok", version=__version__)
 
 
 @router.get("/whoami")
 @action(policy.SELF)
-def whoami(call: CallParameter) -> Json:
+def whoami(call: CallParameter) -> answers.Identity:
     with call.read() as (session, caller):
         return accounts.whoami(session, caller)
 
 
 @router.get("/tokens")
 @action(policy.TOKENS)
-def list_tokens(call: CallParameter, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+def list_tokens(call: CallParameter, part: PartOfList) -> answers.Page[answers.TokenAnswer]:
     with call.read() as (session, caller):
-        return page(accounts.tokens_of(session, caller, call.hub.clock()), cursor, limit)
+        return part.of(accounts.tokens_of(session, caller, call.hub.clock()))
 
 
 @router.post("/tokens", status_code=201)
 @action(policy.TOKENS)
-def add_token(call: CallParameter, body: NewToken) -> Json:
+def add_token(call: CallParameter, body: NewToken) -> answers.NewTokenAnswer:
     with call.write() as (session, caller):
         return accounts.add_token(session, caller, body.name, Scope[body.scope.upper()], body.days, call.hub.clock())
 
@@ -104,17 +104,20 @@ def revoke_token(call: CallParameter, token: Identity) -> None:
 
 @router.get("/users")
 @action(policy.USERS)
-def list_users(call: CallParameter, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+def list_users(call: CallParameter, part: PartOfList) -> answers.Page[answers.UserAnswer]:
     with call.read() as (session, caller):
         permit(caller)
         rows = session.scalars(select(Account).where(Account.kind == "user").order_by(Account.name))
-        users = [{"name": row.name, "is_admin": row.is_admin, "disabled": row.disabled_at is not None} for row in rows]
-        return page(users, cursor, limit)
+        users = [
+            answers.UserAnswer(name=row.name, is_admin=row.is_admin, disabled=row.disabled_at is not None)
+            for row in rows
+        ]
+        return part.of(users)
 
 
 @router.post("/users", status_code=201)
 @action(policy.USERS)
-def add_user(call: CallParameter, body: NewUser) -> Json:
+def add_user(call: CallParameter, body: NewUser) -> answers.NewUserAnswer:
     with call.write() as (session, caller):
         return accounts.add_user(session, caller, body.name, body.is_admin, call.hub.clock())
 
@@ -128,21 +131,21 @@ def disable_user(call: CallParameter, user: Owner) -> None:
 
 @router.post("/organisations", status_code=201)
 @action(policy.ORGANISATIONS)
-def add_organisation(call: CallParameter, body: NewOrganisation) -> Json:
+def add_organisation(call: CallParameter, body: NewOrganisation) -> answers.OrganisationAnswer:
     with call.write() as (session, caller):
         return accounts.add_organisation(session, caller, body.name, call.hub.clock())
 
 
 @router.get("/owners/{owner}/members")
 @action(policy.SEE_MEMBERS)
-def list_members(call: CallParameter, owner: Owner, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+def list_members(call: CallParameter, part: PartOfList, owner: Owner) -> answers.Page[answers.MemberAnswer]:
     with call.read() as (session, caller):
-        return page(accounts.members_of(session, caller, owner), cursor, limit)
+        return part.of(accounts.members_of(session, caller, owner))
 
 
 @router.put("/owners/{owner}/members/{user}")
 @action(policy.MEMBERS)
-def set_member(call: CallParameter, owner: Owner, user: Owner, body: Member) -> Json:
+def set_member(call: CallParameter, owner: Owner, user: Owner, body: Member) -> answers.MemberAnswer:
     with call.write() as (session, caller):
         return accounts.set_member(session, caller, owner, user, Role[body.role.upper()], call.hub.clock())
 
@@ -156,41 +159,42 @@ def remove_member(call: CallParameter, owner: Owner, user: Owner) -> None:
 
 @router.get("/audit")
 @action(policy.AUDIT)
-def audit_log(call: CallParameter, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+def audit_log(call: CallParameter, part: PartOfList) -> answers.Page[answers.AuditAnswer]:
     with call.read() as (session, caller):
         permit(caller)
-        query = select(AuditEntry).where(AuditEntry.number > cursor).order_by(AuditEntry.number).limit(limit + 1)
-        rows = list(session.scalars(query))
-        following = str(rows[limit - 1].number) if len(rows) > limit else None
-        return {"items": [audit.entry_view(row) for row in rows[:limit]], "next": following}
+        return _entries(session, part)
 
 
 @router.get("/owners/{owner}/audit")
 @action(policy.SEE_AUDIT)
-def audit_log_of_owner(call: CallParameter, owner: Owner, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+def audit_log_of_owner(call: CallParameter, part: PartOfList, owner: Owner) -> answers.Page[answers.AuditAnswer]:
     with call.read() as (session, caller):
         if owner != caller.name:
             organisation_for(session, caller, owner)
         else:
             permit(caller, Role.OWNER)
-        query = select(AuditEntry).where(AuditEntry.owner == owner, AuditEntry.number > cursor)
-        rows = list(session.scalars(query.order_by(AuditEntry.number).limit(limit + 1)))
-        following = str(rows[limit - 1].number) if len(rows) > limit else None
-        return {"items": [audit.entry_view(row) for row in rows[:limit]], "next": following}
+        return _entries(session, part, AuditEntry.owner == owner)
+
+
+def _entries(session: Session, part: Part, *conditions: ColumnElement[bool]) -> answers.Page[answers.AuditAnswer]:
+    query = select(AuditEntry).where(AuditEntry.number > part.cursor, *conditions).order_by(AuditEntry.number)
+    rows = [answers.AuditAnswer.model_validate(row) for row in session.scalars(query.limit(part.limit + 1))]
+    following = str(rows[part.limit - 1].number) if len(rows) > part.limit else None
+    return answers.Page(items=rows[: part.limit], next=following)
 
 
 @router.get("/audit/verification")
 @action(policy.AUDIT)
-def audit_verification(call: CallParameter) -> Json:
+def audit_verification(call: CallParameter) -> answers.AuditVerification:
     with call.read() as (session, caller):
         permit(caller)
         entries, broken = audit.verify(session)
-        return {"intact": broken is None, "entries": entries, "first_broken": broken}
+        return answers.AuditVerification(intact=broken is None, entries=entries, first_broken=broken)
 
 
 @router.post("/device/code")
 @action(policy.SERVICE)
-def device_code(call: CallParameter, body: NewDevice) -> Json:
+def device_code(call: CallParameter, body: NewDevice) -> answers.DeviceCodeAnswer:
     with call.write() as (session, _):
         scope = Scope[body.scope.upper()]
         return devices.begin(session, call.sender, body.client, scope, call.base, call.hub.clock())
@@ -198,7 +202,7 @@ def device_code(call: CallParameter, body: NewDevice) -> Json:
 
 @router.post("/device/token")
 @action(policy.SERVICE)
-def device_token(call: CallParameter, body: DeviceToken, response: Response) -> Json:
+def device_token(call: CallParameter, body: DeviceToken, response: Response) -> answers.LoginAnswer:
     with call.write() as (session, _):
         found = devices.collect(session, call.sender, body.device_code, call.hub.clock())
     if isinstance(found, HubError):
@@ -209,6 +213,6 @@ def device_token(call: CallParameter, body: DeviceToken, response: Response) -> 
 
 @router.post("/device/approval")
 @action(policy.SELF)
-def device_approval(call: CallParameter, body: Approval) -> Json:
+def device_approval(call: CallParameter, body: Approval) -> answers.DecisionAnswer:
     with call.write() as (session, caller):
         return devices.decide(session, call.sender, caller, body.user_code, body.approve, call.hub.clock())

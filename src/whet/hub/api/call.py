@@ -6,7 +6,7 @@ import base64
 import binascii
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -16,6 +16,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from whet.config import StrictModel
+from whet.hub.answers import Page
 from whet.hub.domain.access import Caller, identify, permit
 from whet.hub.domain.devices import Client
 from whet.hub.domain.hub import Hub
@@ -23,6 +24,7 @@ from whet.hub.errors import HubError
 from whet.hub.policy import Action
 from whet.hub.storage.tables import TokenRow
 
+T = TypeVar("T")
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 USED_S = 600.0  # how exact `last_used_at` of a token is
 USER = "__token__"
@@ -157,7 +159,21 @@ Limit = Annotated[int, Query(ge=1, le=200)]
 Cursor = Annotated[int, Query(ge=0, le=10**9)]
 
 
-def page(items: list[Any], cursor: int, limit: int) -> dict[str, Any]:
-    """Part of a list that is held whole."""
-    following = cursor + limit
-    return {"items": items[cursor:following], "next": str(following) if following < len(items) else None}
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of a list a request is for."""
+
+    limit: int = 50
+    cursor: int = 0
+
+    def of(self, items: Sequence[T]) -> Page[T]:
+        """Of a list that is held whole."""
+        following = self.cursor + self.limit
+        return Page(items=list(items[self.cursor : following]), next=str(following) if following < len(items) else None)
+
+
+async def _part(limit: Limit = 50, cursor: Cursor = 0) -> Part:
+    return Part(limit, cursor)
+
+
+PartOfList = Annotated[Part, Depends(_part)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, BinaryIO, Literal
 
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
@@ -12,6 +12,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from whet.hub import policy
+from whet.hub.answers import (
+    ActionAnswer,
+    ContentEntry,
+    EnvironmentAnswer,
+    Page,
+    SecretAnswer,
+    VariableAnswer,
+    VersionAnswer,
+)
 from whet.hub.api.call import (
     Call,
     CallParameter,
@@ -21,23 +30,23 @@ from whet.hub.api.call import (
     Limit,
     Name,
     Owner,
+    Part,
+    PartOfList,
     RequestBody,
     VersionName,
     Words,
     action,
-    page,
 )
 from whet.hub.archive.contents import list_contents, read_content
 from whet.hub.domain import actions, environments
 from whet.hub.domain.access import Caller, environment_for, version_for
-from whet.hub.domain.views import action_view, environment_views, moment, version_view
+from whet.hub.domain.views import action_view, environment_views, version_view
 from whet.hub.errors import not_found
 from whet.hub.storage.tables import ActionRow, Secret, StoredFile, Variable, Version
 
 router = APIRouter(prefix="/api/v1")
 ONE = "/environments/{owner}/{name}"
 VERSION = ONE + "/versions/{version}"
-Json = dict[str, Any]
 Archive = Annotated[Literal["wheel", "sdist"], Query()]
 Offset = Annotated[int, Query(ge=0, le=10**9)]
 Text = Annotated[Words | None, Query(max_length=200)]
@@ -58,23 +67,22 @@ class Value(RequestBody):
 @router.get("/environments")
 @action(policy.READ)
 def list_environments(
-    call: CallParameter, owner: Text = None, search: Text = None, limit: Limit = 50, cursor: Cursor = 0
-) -> Json:
+    call: CallParameter, part: PartOfList, owner: Text = None, search: Text = None
+) -> Page[EnvironmentAnswer]:
     with call.read() as (session, caller):
-        items, following = environments.find(session, caller, owner, search, cursor, limit)
-        return {"items": items, "next": None if following is None else str(following)}
+        return environments.find(session, caller, owner, search, part.cursor, part.limit)
 
 
 @router.get(ONE)
 @action(policy.READ)
-def get_environment(call: CallParameter, owner: Owner, name: Name) -> Json:
+def get_environment(call: CallParameter, owner: Owner, name: Name) -> EnvironmentAnswer:
     with call.read() as (session, caller):
         return environment_views(session, [environment_for(session, caller, owner, name)])[0]
 
 
 @router.patch(ONE)
 @action(policy.CURATE)
-def change_environment(call: CallParameter, owner: Owner, name: Name, body: Visibility) -> Json:
+def change_environment(call: CallParameter, owner: Owner, name: Name, body: Visibility) -> EnvironmentAnswer:
     with call.write() as (session, caller):
         row = environments.set_visibility(session, caller, owner, name, body.visibility, call.hub.clock())
         return environment_views(session, [row])[0]
@@ -93,16 +101,16 @@ def delete_environment(call: CallParameter, owner: Owner, name: Name) -> None:
 
 @router.get(ONE + "/versions")
 @action(policy.READ)
-def list_versions(call: CallParameter, owner: Owner, name: Name, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+def list_versions(call: CallParameter, part: PartOfList, owner: Owner, name: Name) -> Page[VersionAnswer]:
     with call.read() as (session, caller):
         rows = environments.versions_of(session, environment_for(session, caller, owner, name))
-        found = page(rows, cursor, limit)
-        return {**found, "items": [version_view(session, row, call.base) for row in found["items"]]}
+        found = part.of(rows)
+        return Page(items=[version_view(session, row, call.base) for row in found.items], next=found.next)
 
 
 @router.get(VERSION)
 @action(policy.READ)
-def get_version(call: CallParameter, owner: Owner, name: Name, version: VersionName) -> Json:
+def get_version(call: CallParameter, owner: Owner, name: Name, version: VersionName) -> VersionAnswer:
     with call.read() as (session, caller):
         return version_view(session, version_for(session, caller, owner, name, version), call.base)
 
@@ -125,7 +133,7 @@ def _remove(call: Call, hashes: set[str]) -> None:
 
 @router.post(VERSION + "/yank")
 @action(policy.MAINTAIN)
-def yank(call: CallParameter, owner: Owner, name: Name, version: VersionName, body: Reason) -> Json:
+def yank(call: CallParameter, owner: Owner, name: Name, version: VersionName, body: Reason) -> VersionAnswer:
     with call.write() as (session, caller):
         row = environments.yank(session, caller, owner, name, version, body.reason, call.hub.clock())
         return version_view(session, row, call.base)
@@ -133,7 +141,7 @@ def yank(call: CallParameter, owner: Owner, name: Name, version: VersionName, bo
 
 @router.delete(VERSION + "/yank")
 @action(policy.MAINTAIN)
-def take_back_yank(call: CallParameter, owner: Owner, name: Name, version: VersionName) -> Json:
+def take_back_yank(call: CallParameter, owner: Owner, name: Name, version: VersionName) -> VersionAnswer:
     with call.write() as (session, caller):
         row = environments.yank(session, caller, owner, name, version, None, call.hub.clock())
         return version_view(session, row, call.base)
@@ -161,12 +169,12 @@ def contents(
     archive: Archive = "wheel",
     limit: Limit = 200,
     cursor: Cursor = 0,
-) -> Json:
+) -> Page[ContentEntry]:
     with call.read() as (session, caller):
         row = version_for(session, caller, owner, name, version)
         with archive_of(call, session, caller, row, archive) as (stream, file):
-            items = [{"path": path, "size": size} for path, size in list_contents(stream, file.filename)]
-        return page(items, cursor, limit)
+            items = [ContentEntry(path=path, size=size) for path, size in list_contents(stream, file.filename)]
+        return Part(limit, cursor).of(items)
 
 
 @router.get(VERSION + "/contents/{path:path}")
@@ -205,17 +213,17 @@ def readme(call: CallParameter, owner: Owner, name: Name, version: VersionName) 
 @router.get(VERSION + "/actions")
 @action(policy.READ)
 def list_actions(
-    call: CallParameter, owner: Owner, name: Name, version: VersionName, limit: Limit = 50, cursor: Cursor = 0
-) -> Json:
+    call: CallParameter, part: PartOfList, owner: Owner, name: Name, version: VersionName
+) -> Page[ActionAnswer]:
     with call.read() as (session, caller):
         row = version_for(session, caller, owner, name, version)
         found = session.scalars(select(ActionRow).where(ActionRow.version_id == row.id).order_by(ActionRow.queued_at))
-        return page([action_view(one) for one in found], cursor, limit)
+        return part.of([action_view(one) for one in found])
 
 
 @router.get("/actions/{identity}")
 @action(policy.READ)
-def get_action(call: CallParameter, identity: Identity) -> Json:
+def get_action(call: CallParameter, identity: Identity) -> ActionAnswer:
     with call.read() as (session, caller):
         return action_view(actions.action_for(session, caller, identity))
 
@@ -230,7 +238,7 @@ def action_log(call: CallParameter, identity: Identity, offset: Offset = 0) -> R
 
 @router.post("/actions/{identity}/retry", status_code=202)
 @action(policy.MAINTAIN)
-def retry_action(call: CallParameter, identity: Identity) -> Json:
+def retry_action(call: CallParameter, identity: Identity) -> ActionAnswer:
     with call.write() as (session, caller):
         found = action_view(actions.retry(session, caller, identity, call.hub.clock()))
     call.hub.new_action.set()
@@ -242,18 +250,18 @@ def retry_action(call: CallParameter, identity: Identity) -> Json:
 
 @router.get(ONE + "/secrets")
 @action(policy.MAINTAIN)
-def list_secrets(call: CallParameter, owner: Owner, name: Name, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+def list_secrets(call: CallParameter, part: PartOfList, owner: Owner, name: Name) -> Page[SecretAnswer]:
     with call.read() as (session, caller):
         rows = environments.keys_of(session, caller, owner, name, Secret)
-        return page([{"name": row.name, "updated_at": moment(row.updated_at)} for row in rows], cursor, limit)
+        return part.of([SecretAnswer.model_validate(row) for row in rows])
 
 
 @router.put(ONE + "/secrets/{key}")
 @action(policy.MAINTAIN)
-def set_secret(call: CallParameter, owner: Owner, name: Name, key: Key, body: Value) -> Json:
+def set_secret(call: CallParameter, owner: Owner, name: Name, key: Key, body: Value) -> SecretAnswer:
     with call.write() as (session, caller):
         row = environments.set_key(call.hub, session, caller, (owner, name, key), body.value, Secret)
-        return {"name": row.name, "updated_at": moment(row.updated_at)}
+        return SecretAnswer.model_validate(row)
 
 
 @router.delete(ONE + "/secrets/{key}", status_code=204)
@@ -265,19 +273,18 @@ def delete_secret(call: CallParameter, owner: Owner, name: Name, key: Key) -> No
 
 @router.get(ONE + "/variables")
 @action(policy.MAINTAIN)
-def list_variables(call: CallParameter, owner: Owner, name: Name, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+def list_variables(call: CallParameter, part: PartOfList, owner: Owner, name: Name) -> Page[VariableAnswer]:
     with call.read() as (session, caller):
         rows = environments.keys_of(session, caller, owner, name, Variable)
-        items = [{"name": row.name, "value": row.value, "updated_at": moment(row.updated_at)} for row in rows]
-        return page(items, cursor, limit)
+        return part.of([VariableAnswer.model_validate(row) for row in rows])
 
 
 @router.put(ONE + "/variables/{key}")
 @action(policy.MAINTAIN)
-def set_variable(call: CallParameter, owner: Owner, name: Name, key: Key, body: Value) -> Json:
+def set_variable(call: CallParameter, owner: Owner, name: Name, key: Key, body: Value) -> VariableAnswer:
     with call.write() as (session, caller):
         row = environments.set_key(call.hub, session, caller, (owner, name, key), body.value, Variable)
-        return {"name": row.name, "value": row.value, "updated_at": moment(row.updated_at)}
+        return VariableAnswer.model_validate(row)
 
 
 @router.delete(ONE + "/variables/{key}", status_code=204)

@@ -24,10 +24,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, RedirectResponse, StreamingResponse
 
 from whet.hub import policy
+from whet.hub.answers import moment
 from whet.hub.api.call import Call, CallParameter, Name, Owner, VersionName, action
 from whet.hub.domain import environments
 from whet.hub.domain.access import Caller, digest_of, find_account, permit, role_in
-from whet.hub.domain.views import moment, newest
+from whet.hub.domain.views import newest
 from whet.hub.errors import HubError, not_found
 from whet.hub.policy import Role
 from whet.hub.storage.tables import Account, EnvironmentRow, StoredFile, Version

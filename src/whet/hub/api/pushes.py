@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Response
 from pydantic import Field
@@ -14,15 +14,16 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from whet.hub import policy
+from whet.hub.answers import PushAnswer, UploadAnswer
 from whet.hub.api.call import Call, CallParameter, Identity, Name, Owner, RequestBody, Words, action
 from whet.hub.archive.wheels import WheelFacts
 from whet.hub.domain import pushes
 from whet.hub.domain.access import Caller
+from whet.hub.domain.views import push_view
 from whet.hub.errors import HubError
 from whet.hub.storage.tables import Push
 
 router = APIRouter(prefix="/api/v1")
-Json = dict[str, Any]
 Kind = Literal["wheel", "sdist"]
 BLOCK = 1 << 18
 
@@ -42,7 +43,7 @@ class NewPush(RequestBody):
 
 @router.post("/environments/{owner}/{name}/pushes", status_code=201)
 @action(policy.PUSH)
-def begin_push(call: CallParameter, owner: Owner, name: Name, body: NewPush, response: Response) -> Json:
+def begin_push(call: CallParameter, owner: Owner, name: Name, body: NewPush, response: Response) -> PushAnswer:
     expected = {"wheel": body.wheel.model_dump()}
     if body.sdist is not None:
         expected["sdist"] = body.sdist.model_dump()
@@ -50,21 +51,21 @@ def begin_push(call: CallParameter, owner: Owner, name: Name, body: NewPush, res
         row, is_new = pushes.begin(call.hub, session, caller, owner, name, body.version, body.visibility, expected)
         session.flush()
         response.status_code = 201 if is_new else 200
-        return pushes.view(call.hub, session, row, call.base)
+        return push_view(call.hub, session, row, call.base)
 
 
 @router.get("/pushes/{identity}")
 @action(policy.OWN_PUSHES)
-def get_push(call: CallParameter, identity: Identity) -> Json:
+def get_push(call: CallParameter, identity: Identity) -> PushAnswer:
     with call.read() as (session, caller):
-        return pushes.view(call.hub, session, pushes.own_push(session, caller, identity), call.base)
+        return push_view(call.hub, session, pushes.own_push(session, caller, identity), call.base)
 
 
 @router.patch("/pushes/{identity}/files/{kind}")
 @action(policy.OWN_PUSHES)
 async def upload(
     call: CallParameter, identity: Identity, kind: Kind, upload_offset: Annotated[int, Header(ge=0, le=1 << 40)]
-) -> Json:
+) -> UploadAnswer:
     """The body is written as it arrives, so what came of an interrupted request counts."""
     size = await run_in_threadpool(_announced, call, identity, kind)
     lock = call.hub.push_locks[identity]
@@ -80,7 +81,7 @@ async def upload(
                     offset = await asyncio.shield(run_in_threadpool(pushes.append, path, offset, bytes(waiting), size))
                     waiting.clear()
         offset = await asyncio.shield(run_in_threadpool(pushes.append, path, offset, bytes(waiting), size))
-        return {"offset": offset}
+        return UploadAnswer(offset=offset)
     finally:
         lock.release()
 
@@ -101,7 +102,7 @@ def _announced(call: Call, identity: str, kind: str) -> int:
 
 @router.post("/pushes/{identity}/commit", status_code=201)
 @action(policy.OWN_PUSHES)
-def commit_push(call: CallParameter, identity: Identity, response: Response) -> Json:
+def commit_push(call: CallParameter, identity: Identity, response: Response) -> PushAnswer:
     """Verify what was uploaded, then publish it. Again for a committed push: 200 and the same."""
     with call.read() as (session, caller):
         pushes.own_push(session, caller, identity)
@@ -113,7 +114,7 @@ def commit_push(call: CallParameter, identity: Identity, response: Response) -> 
             row = pushes.own_push(session, caller, identity)
             if row.state == "committed":
                 response.status_code = 200
-                return pushes.view(call.hub, session, row, call.base)
+                return push_view(call.hub, session, row, call.base)
             pushes.open_push(call.hub, session, caller, identity)
         try:
             facts = pushes.inspect(call.hub, row)
@@ -132,7 +133,7 @@ def commit_push(call: CallParameter, identity: Identity, response: Response) -> 
         lock.release()
 
 
-def _publish(call: Call, row: Push, facts: WheelFacts) -> tuple[Json, bool]:
+def _publish(call: Call, row: Push, facts: WheelFacts) -> tuple[PushAnswer, bool]:
     """Files first, then the transaction that names them; a file that no row names in the end is removed."""
     hashes = {file["sha256"]: kind for kind, file in row.expected.items()}
     with call.hub.store_lock:
@@ -146,10 +147,10 @@ def _publish(call: Call, row: Push, facts: WheelFacts) -> tuple[Json, bool]:
             raise
 
 
-def _committed(call: Call, session: Session, caller: Caller, row: Push, facts: WheelFacts) -> tuple[Json, bool]:
+def _committed(call: Call, session: Session, caller: Caller, row: Push, facts: WheelFacts) -> tuple[PushAnswer, bool]:
     published, is_new = pushes.publish(call.hub, session, caller, row, facts)
     session.flush()
-    return pushes.view(call.hub, session, published, call.base), is_new
+    return push_view(call.hub, session, published, call.base), is_new
 
 
 def _remove_unused(call: Call, hashes: set[str]) -> None:

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 from whet.envs.identity.ids import parse_id
 from whet.errors import ConfigError
+from whet.hub.answers import EnvironmentAnswer, FileAnswer, VersionAnswer
 from whet.hub.archive.names import check_environment_name, check_owner_name, check_version
 from whet.hub.archive.sdists import check_sdist
-from whet.hub.client.answers import EnvironmentAnswer, FileAnswer, VersionAnswer
 from whet.hub.client.connection import HubClient, HubRequestError, path_of
 from whet.hub.client.package import unpack
 from whet.hub.client.settings import TOKEN_VARIABLE

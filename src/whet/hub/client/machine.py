@@ -19,7 +19,7 @@ from whet.clients.endpoints import DEFAULT_FILE, read_endpoints
 from whet.config import read_toml
 from whet.envs.loading import locate
 from whet.errors import SandboxUnavailableError, WhetError
-from whet.hub.client.answers import Identity
+from whet.hub.answers import Identity
 from whet.hub.client.connection import connect
 from whet.hub.client.settings import hub_is_set
 from whet.inference.devices import choose_device

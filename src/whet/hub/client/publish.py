@@ -11,7 +11,7 @@ from typing import Any, Literal
 from whet.authoring.review.check import check_environment
 from whet.authoring.review.findings import Report
 from whet.errors import ConfigError
-from whet.hub.client.answers import Identity, PushAnswer, PushFile, VersionAnswer
+from whet.hub.answers import Identity, PushAnswer, PushFile, VersionAnswer
 from whet.hub.client.connection import HubClient, HubRequestError, path_of
 from whet.hub.client.package import Archive, Built, PackageSource, build, next_version, uncommitted, write_version
 from whet.hub.client.settings import read_settings

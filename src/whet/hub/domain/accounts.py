@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from whet.errors import ConfigError
+from whet.hub.answers import (
+    Identity,
+    MemberAnswer,
+    MembershipAnswer,
+    NewTokenAnswer,
+    NewUserAnswer,
+    OrganisationAnswer,
+    OwnToken,
+    TokenAnswer,
+)
 from whet.hub.archive.names import check_owner_name
 from whet.hub.domain.access import PREFIX, Caller, digest_of, find_account, organisation_for, permit
 from whet.hub.domain.audit import record
-from whet.hub.domain.views import moment, token_view
 from whet.hub.errors import HubError, not_found
 from whet.hub.policy import Role, Scope
 from whet.hub.storage.database import INDEX_CHANGED
@@ -77,11 +85,11 @@ def issue(
     return row, text
 
 
-def add_user(session: Session, caller: Caller, name: str, is_admin: bool, now: float) -> dict[str, Any]:
+def add_user(session: Session, caller: Caller, name: str, is_admin: bool, now: float) -> NewUserAnswer:
     permit(caller)
     user = add_account(session, name, "user", caller.name, now, is_admin=is_admin)
     _, text = issue(session, user, "first token", Scope.ADMIN, 90 * DAY_S, now)
-    return {"name": user.name, "is_admin": user.is_admin, "token": text}
+    return NewUserAnswer(name=user.name, is_admin=user.is_admin, token=text)
 
 
 def disable_user(session: Session, caller: Caller, name: str, now: float) -> None:
@@ -103,13 +111,13 @@ def revoke_all(session: Session, user: Account, now: float) -> None:
     bump(session)
 
 
-def add_token(session: Session, caller: Caller, name: str, scope: Scope, days: int, now: float) -> dict[str, Any]:
+def add_token(session: Session, caller: Caller, name: str, scope: Scope, days: int, now: float) -> NewTokenAnswer:
     permit(caller)
     assert caller.token is not None
     if scope > caller.token.scope:
         raise HubError("forbidden", f"this token's scope is below '{scope.name.lower()}'.")
     row, text = issue(session, caller.known, name, scope, days * DAY_S, now)
-    return {**token_view(row), "token": text}
+    return NewTokenAnswer(**TokenAnswer.model_validate(row).model_dump(), token=text)
 
 
 def revoke_token(session: Session, caller: Caller, token_id: str, now: float) -> None:
@@ -124,49 +132,45 @@ def revoke_token(session: Session, caller: Caller, token_id: str, now: float) ->
     record(session, caller.name, "token.revoke", caller.name, token_id, now)
 
 
-def tokens_of(session: Session, caller: Caller, now: float) -> list[dict[str, Any]]:
+def tokens_of(session: Session, caller: Caller, now: float) -> list[TokenAnswer]:
     permit(caller)
     query = select(TokenRow).where(
         TokenRow.user_id == caller.known.id, TokenRow.revoked_at.is_(None), TokenRow.expires_at > now
     )
     rows = session.scalars(query.where(TokenRow.kind == "token").order_by(TokenRow.created_at))
-    return [token_view(row) for row in rows]
+    return [TokenAnswer.model_validate(row) for row in rows]
 
 
-def whoami(session: Session, caller: Caller) -> dict[str, Any]:
+def whoami(session: Session, caller: Caller) -> Identity:
     permit(caller)
     assert caller.token is not None
     query = select(Account.name, Membership.role).join(Membership, Membership.owner_id == Account.id)
     found = session.execute(query.where(Membership.user_id == caller.known.id).order_by(Account.name))
-    roles = [{"owner": name, "role": Role(role).name.lower()} for name, role in found]
-    return {
-        "user": caller.name,
-        "is_admin": caller.known.is_admin,
-        "scope": Scope(caller.token.scope).name.lower(),
-        "token": {
-            "id": caller.token.id,
-            "name": caller.token.name,
-            "expires_at": moment(caller.token.expires_at),
-        },
-        "owners": [{"owner": caller.name, "role": "owner"}, *roles],
-    }
+    roles = [MembershipAnswer(owner=name, role=role) for name, role in found]
+    return Identity(
+        user=caller.name,
+        is_admin=caller.known.is_admin,
+        scope=caller.token.scope,
+        token=OwnToken.model_validate(caller.token),
+        owners=[MembershipAnswer(owner=caller.name, role="owner"), *roles],
+    )
 
 
-def add_organisation(session: Session, caller: Caller, name: str, now: float) -> dict[str, Any]:
+def add_organisation(session: Session, caller: Caller, name: str, now: float) -> OrganisationAnswer:
     permit(caller)
     organisation = add_account(session, name, "organisation", caller.name, now)
     session.add(Membership(owner_id=organisation.id, user_id=caller.known.id, role=int(Role.OWNER)))
-    return {"name": name, "kind": "organisation"}
+    return OrganisationAnswer(name=name, kind="organisation")
 
 
-def members_of(session: Session, caller: Caller, owner: str) -> list[dict[str, Any]]:
+def members_of(session: Session, caller: Caller, owner: str) -> list[MemberAnswer]:
     organisation = organisation_for(session, caller, owner)
     query = select(Account.name, Membership.role).join(Membership, Membership.user_id == Account.id)
     found = session.execute(query.where(Membership.owner_id == organisation.id).order_by(Account.name))
-    return [{"user": name, "role": Role(role).name.lower()} for name, role in found]
+    return [MemberAnswer(user=name, role=role) for name, role in found]
 
 
-def set_member(session: Session, caller: Caller, owner: str, user: str, role: Role, now: float) -> dict[str, Any]:
+def set_member(session: Session, caller: Caller, owner: str, user: str, role: Role, now: float) -> MemberAnswer:
     organisation = organisation_for(session, caller, owner)
     account = find_account(session, user, "user")
     if account is None or account.disabled_at is not None:
@@ -180,7 +184,7 @@ def set_member(session: Session, caller: Caller, owner: str, user: str, role: Ro
     row.role = int(role)
     bump(session)
     record(session, caller.name, "member.set", owner, user, now, {"role": role.name.lower()})
-    return {"user": user, "role": role.name.lower()}
+    return MemberAnswer(user=user, role=role)
 
 
 def remove_member(session: Session, caller: Caller, owner: str, user: str, now: float) -> None:

@@ -67,18 +67,3 @@ def verify(session: Session) -> tuple[int, int | None]:
     if (number, previous) != (state.audit_number, state.audit_hash):
         return state.audit_number, number + 1
     return number, None
-
-
-def entry_view(entry: AuditEntry) -> dict[str, Any]:
-    from whet.hub.domain.views import moment
-
-    return {
-        "number": entry.number,
-        "at": moment(entry.at),
-        "actor": entry.actor,
-        "action": entry.action,
-        "owner": entry.owner,
-        "target": entry.target,
-        "detail": json.loads(entry.detail),
-        "hash": entry.hash,
-    }

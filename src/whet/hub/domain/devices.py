@@ -6,15 +6,14 @@ import contextlib
 import ipaddress
 import secrets
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
+from whet.hub.answers import DecisionAnswer, DeviceCodeAnswer, LoginAnswer
 from whet.hub.domain.access import Caller, digest_of, permit
 from whet.hub.domain.accounts import DAY_S, issue
 from whet.hub.domain.hub import Hub
-from whet.hub.domain.views import moment
 from whet.hub.errors import HubError, not_found
 from whet.hub.policy import Scope
 from whet.hub.storage.tables import Account, DeviceCode
@@ -52,7 +51,7 @@ class Client:
             self.hub.attempts.add((what, key), self.hub.clock())
 
 
-def begin(session: Session, sender: Client, client: str, scope: Scope, base: str, now: float) -> dict[str, Any]:
+def begin(session: Session, sender: Client, client: str, scope: Scope, base: str, now: float) -> DeviceCodeAnswer:
     """A new code. Codes that expired are removed. Raises `HubError` for too many of one address."""
     sender.check("logins of this address", sender.address, BEGUN)
     sender.note("logins of this address", sender.address)
@@ -72,14 +71,14 @@ def begin(session: Session, sender: Client, client: str, scope: Scope, base: str
             expires_at=now + DEVICE_S,
         )
     )
-    return {
-        "device_code": device_code,
-        "user_code": user_code,
-        "verification_uri": f"{base}device",
-        "verification_uri_complete": f"{base}device?code={user_code}",
-        "expires_in": DEVICE_S,
-        "interval": INTERVAL_S,
-    }
+    return DeviceCodeAnswer(
+        device_code=device_code,
+        user_code=user_code,
+        verification_uri=f"{base}device",
+        verification_uri_complete=f"{base}device?code={user_code}",
+        expires_in=DEVICE_S,
+        interval=INTERVAL_S,
+    )
 
 
 def waiting(session: Session, sender: Client, caller: Caller, user_code: str, now: float) -> DeviceCode:
@@ -96,7 +95,7 @@ def waiting(session: Session, sender: Client, caller: Caller, user_code: str, no
 
 def decide(
     session: Session, sender: Client, caller: Caller, user_code: str, approve: bool, now: float
-) -> dict[str, Any]:
+) -> DecisionAnswer:
     """Approve or refuse a login. The new token has at most the scope of the one that approves."""
     permit(caller)
     assert caller.token is not None
@@ -104,10 +103,10 @@ def decide(
     row.state = "approved" if approve else "denied"
     row.user_id = caller.known.id
     row.scope = min(row.scope, caller.token.scope)
-    return {"client": row.client, "scope": Scope(row.scope).name.lower(), "state": row.state}
+    return DecisionAnswer.model_validate(row)
 
 
-def collect(session: Session, sender: Client, device_code: str, now: float) -> dict[str, Any] | HubError:
+def collect(session: Session, sender: Client, device_code: str, now: float) -> LoginAnswer | HubError:
     """The token of an approved login, once. An error is returned rather than raised, since the row has changed."""
     sender.check("unknown logins", sender.address, WRONG_OF_ADDRESS)
     digest = digest_of(device_code)
@@ -131,5 +130,4 @@ def collect(session: Session, sender: Client, device_code: str, now: float) -> d
     if user.disabled_at is not None:
         return HubError("access_denied", "the user was disabled.")
     token, text = issue(session, user, row.client, Scope(row.scope), 90 * DAY_S, now)
-    scope = Scope(token.scope).name.lower()
-    return {"token": text, "scope": scope, "expires_at": moment(token.expires_at), "user": user.name}
+    return LoginAnswer(token=text, scope=token.scope, expires_at=token.expires_at, user=user.name)

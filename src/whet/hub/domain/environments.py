@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from whet.hub.answers import EnvironmentAnswer, Page
 from whet.hub.domain.access import Caller, environment_for, permit, seen_by, version_for
 from whet.hub.domain.accounts import bump
 from whet.hub.domain.audit import record
@@ -18,8 +19,8 @@ from whet.hub.storage.tables import Account, ActionRow, EnvironmentRow, Secret, 
 
 def find(
     session: Session, caller: Caller, owner: str | None, search: str | None, offset: int, limit: int
-) -> tuple[list[dict[str, Any]], int | None]:
-    """Environments that the caller may read, and where the next page begins."""
+) -> Page[EnvironmentAnswer]:
+    """Environments that the caller may read."""
     permit(caller)
     query = select(EnvironmentRow).join(EnvironmentRow.owner).where(seen_by(session, caller))
     query = query.where(EnvironmentRow.deleted_at.is_(None))
@@ -31,7 +32,8 @@ def find(
         query = query.where(or_(*(column.like(like, escape="\\") for column in columns)))
     query = query.order_by(Account.name, EnvironmentRow.name).offset(offset).limit(limit + 1)
     rows = list(session.scalars(query))
-    return environment_views(session, rows[:limit]), offset + limit if len(rows) > limit else None
+    following = str(offset + limit) if len(rows) > limit else None
+    return Page(items=environment_views(session, rows[:limit]), next=following)
 
 
 def versions_of(session: Session, environment: EnvironmentRow) -> list[Version]:

@@ -21,7 +21,7 @@ from whet.hub.domain.access import Caller, find_account, permit, role_in
 from whet.hub.domain.accounts import bump
 from whet.hub.domain.audit import record
 from whet.hub.domain.hub import MIB, Hub
-from whet.hub.domain.views import push_view, total_bytes
+from whet.hub.domain.views import total_bytes
 from whet.hub.errors import HubError, not_found
 from whet.hub.policy import PUSH, Role
 from whet.hub.storage.tables import Account, ActionRow, EnvironmentRow, Push, StoredFile, Version
@@ -299,7 +299,3 @@ def clean(hub: Hub) -> dict[str, int]:
     for folder in gone:
         shutil.rmtree(folder)
     return {"pushes": old, "uploads": len(gone), "files": hub.store.keep_only(named)}
-
-
-def view(hub: Hub, session: Session, row: Push, base: str) -> dict[str, Any]:
-    return push_view(hub, session, row, session.get_one(Account, row.owner_id).name, base)

@@ -1,45 +1,32 @@
-"""Rows as the JSON objects of the interface (docs/design/hub.md)."""
+"""Rows as the answers of the interface (docs/design/hub.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
-from typing import Any
 from urllib.parse import quote
 
 from packaging.version import Version as Pep440
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from whet.hub.answers import (
+    ActionAnswer,
+    EnvironmentAnswer,
+    FileAnswer,
+    PushAnswer,
+    PushFile,
+    VersionAnswer,
+    Yanked,
+)
 from whet.hub.archive.names import module_of
 from whet.hub.domain.hub import Hub
-from whet.hub.policy import Scope
-from whet.hub.storage.tables import ActionRow, EnvironmentRow, Push, StoredFile, TokenRow, Version
-
-
-def moment(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def maybe(at: float | None) -> str | None:
-    return None if at is None else moment(at)
+from whet.hub.storage.tables import Account, ActionRow, EnvironmentRow, Push, StoredFile, Version
 
 
 def file_path(row: Version, file: StoredFile) -> str:
     """The path of a file below the hub's address."""
     environment = row.environment
     return "files/" + "/".join(map(quote, (environment.owner.name, environment.name, row.version, file.filename)))
-
-
-def token_view(row: TokenRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "name": row.name,
-        "scope": Scope(row.scope).name.lower(),
-        "created_at": moment(row.created_at),
-        "expires_at": moment(row.expires_at),
-        "last_used_at": maybe(row.last_used_at),
-    }
 
 
 def newest(versions: Iterable[Version]) -> list[Version]:
@@ -52,7 +39,7 @@ def latest(versions: Iterable[Version]) -> Version | None:
     return next((row for row in rows if not Pep440(row.version).is_prerelease), rows[0] if rows else None)
 
 
-def environment_views(session: Session, rows: Sequence[EnvironmentRow]) -> list[dict[str, Any]]:
+def environment_views(session: Session, rows: Sequence[EnvironmentRow]) -> list[EnvironmentAnswer]:
     ids = [row.id for row in rows]
     found: dict[int, list[tuple[str, float | None, int]]] = {identity: [] for identity in ids}
     query = select(Version.environment_id, Version.version, Version.yanked_at, Version.downloads)
@@ -63,57 +50,53 @@ def environment_views(session: Session, rows: Sequence[EnvironmentRow]) -> list[
     return [_environment_view(row, found[row.id]) for row in rows]
 
 
-def _environment_view(row: EnvironmentRow, versions: list[tuple[str, float | None, int]]) -> dict[str, Any]:
+def _environment_view(row: EnvironmentRow, versions: list[tuple[str, float | None, int]]) -> EnvironmentAnswer:
     alive = sorted((Pep440(version) for version, yanked_at, _ in versions if yanked_at is None), reverse=True)
     finished = [version for version in alive if not version.is_prerelease] or alive
-    return {
-        "id": row.env_id,
-        "owner": row.owner.name,
-        "name": row.name,
-        "visibility": row.visibility,
-        "summary": row.summary,
-        "created_at": moment(row.created_at),
-        "updated_at": moment(row.updated_at),
-        "downloads": sum(downloads for *_, downloads in versions),
-        "latest": str(finished[0]) if finished else None,
-    }
+    return EnvironmentAnswer(
+        id=row.env_id,
+        owner=row.owner.name,
+        name=row.name,
+        visibility=row.visibility,
+        summary=row.summary,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        downloads=sum(downloads for *_, downloads in versions),
+        latest=str(finished[0]) if finished else None,
+    )
 
 
-def version_view(session: Session, row: Version, base: str) -> dict[str, Any]:
+def version_view(session: Session, row: Version, base: str) -> VersionAnswer:
     """`base` is the hub's address, which ends with a slash."""
     environment = row.environment
     files = [
-        {
-            "kind": file.kind,
-            "filename": file.filename,
-            "size": file.size,
-            "sha256": file.sha256,
-            "url": base + file_path(row, file),
-        }
+        FileAnswer(
+            kind=file.kind, filename=file.filename, size=file.size, sha256=file.sha256, url=base + file_path(row, file)
+        )
         for file in row.files
     ]
     wheel = files[0]
     action = newest_action(session, row)
-    return {
-        "id": f"{environment.env_id}@{row.version}",
-        "owner": environment.owner.name,
-        "name": environment.name,
-        "version": row.version,
-        "visibility": environment.visibility,
-        "module": module_of(environment.name),
-        "summary": row.summary,
-        "requires_python": row.requires_python,
-        "requires_dist": row.requires_dist,
-        "sha256": wheel["sha256"],
-        "url": wheel["url"],
-        "requirement": f"{environment.name} @ {wheel['url']}#sha256={wheel['sha256']}",
-        "files": files,
-        "created_at": moment(row.created_at),
-        "pushed_by": row.pushed_by,
-        "yanked": {"reason": row.yanked_reason, "at": moment(row.yanked_at)} if row.yanked_at is not None else None,
-        "downloads": row.downloads,
-        "action": {"id": action.id, "state": action.state} if action is not None else None,
-    }
+    return VersionAnswer(
+        id=f"{environment.env_id}@{row.version}",
+        owner=environment.owner.name,
+        name=environment.name,
+        version=row.version,
+        visibility=environment.visibility,
+        module=module_of(environment.name),
+        summary=row.summary,
+        requires_python=row.requires_python,
+        requires_dist=row.requires_dist,
+        sha256=wheel.sha256,
+        url=wheel.url,
+        requirement=f"{environment.name} @ {wheel.url}#sha256={wheel.sha256}",
+        files=files,
+        created_at=row.created_at,
+        pushed_by=row.pushed_by,
+        yanked=Yanked(reason=row.yanked_reason, at=row.yanked_at) if row.yanked_at is not None else None,
+        downloads=row.downloads,
+        action=action,
+    )
 
 
 def newest_action(session: Session, row: Version) -> ActionRow | None:
@@ -121,28 +104,28 @@ def newest_action(session: Session, row: Version) -> ActionRow | None:
     return session.scalar(query)
 
 
-def action_view(row: ActionRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "environment": row.version.environment.env_id,
-        "version": row.version.version,
-        "state": row.state,
-        "attempt": row.attempt,
-        "summary": row.summary,
-        "queued_at": moment(row.queued_at),
-        "started_at": maybe(row.started_at),
-        "finished_at": maybe(row.finished_at),
-    }
+def action_view(row: ActionRow) -> ActionAnswer:
+    return ActionAnswer(
+        id=row.id,
+        environment=row.version.environment.env_id,
+        version=row.version.version,
+        state=row.state,
+        attempt=row.attempt,
+        summary=row.summary,
+        queued_at=row.queued_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+    )
 
 
-def push_view(hub: Hub, session: Session, row: Push, owner: str, base: str) -> dict[str, Any]:
+def push_view(hub: Hub, session: Session, row: Push, base: str) -> PushAnswer:
     files = []
     for kind, expected in row.expected.items():
         path = hub.uploads / row.id / kind
         offset = path.stat().st_size if row.state == "open" and path.exists() else 0
         offset = expected["size"] if row.state == "committed" else offset
         url = f"{base}api/v1/pushes/{row.id}/files/{kind}"
-        files.append({"kind": kind, **expected, "offset": offset, "url": url})
+        files.append(PushFile(kind=kind, **expected, offset=offset, url=url))
     version = None
     if row.state == "committed":
         query = select(Version).join(Version.environment).where(EnvironmentRow.owner_id == row.owner_id)
@@ -150,16 +133,16 @@ def push_view(hub: Hub, session: Session, row: Push, owner: str, base: str) -> d
             query.where(EnvironmentRow.name == row.name, Version.version == row.version, Version.deleted_at.is_(None))
         )
         version = version_view(session, found, base) if found is not None else None
-    return {
-        "id": row.id,
-        "state": row.state,
-        "version_id": f"{owner}/{row.name}@{row.version}",
-        "files": files,
-        "chunk_bytes": hub.limits.chunk_bytes,
-        "expires_at": moment(row.expires_at),
-        "version": version,
-        "findings": row.findings,
-    }
+    return PushAnswer(
+        id=row.id,
+        state=row.state,
+        version_id=f"{session.get_one(Account, row.owner_id).name}/{row.name}@{row.version}",
+        files=files,
+        chunk_bytes=hub.limits.chunk_bytes,
+        expires_at=row.expires_at,
+        version=version,
+        findings=row.findings,
+    )
 
 
 def total_bytes(session: Session, owner_id: int) -> int:

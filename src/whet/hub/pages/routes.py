@@ -81,8 +81,8 @@ def list_page(
     cursor: Annotated[int, Query(ge=0, le=10**9)] = 0,
 ) -> Response:
     with call.read() as (session, caller):
-        items, following = environments.find(session, caller, None, search, cursor, PAGE)
-    return render(call.request, "list.html", caller, {"items": items, "search": search, "next": following})
+        found = environments.find(session, caller, None, search, cursor, PAGE)
+    return render(call.request, "list.html", caller, {"items": found.items, "search": search, "next": found.next})
 
 
 @router.get("/environments/{owner}/{name}")
@@ -192,7 +192,7 @@ def device_page(call: PageCall, code: Annotated[Words, Query(max_length=20)] = "
 def approve_device(call: PageCall, code: Text, decision: Text) -> Response:
     with call.write() as (session, caller):
         done = devices.decide(session, call.sender, caller, code, decision == "approve", call.hub.clock())
-    return render(call.request, "device.html", caller, {"code": "", "waiting": None, "state": done["state"]})
+    return render(call.request, "device.html", caller, {"code": "", "waiting": None, "state": done.state})
 
 
 # A README as HTML that can do nothing: what a package wrote is hostile.

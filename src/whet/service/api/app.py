@@ -70,7 +70,7 @@ def _more_values(request: Request, template: str, caller: Caller, values: Mappin
         viewer = viewer_of(session, Caller(SEE, caller.token))
     known = _values(viewer)
     if template == "environment.html":
-        known["evaluations"] = _evaluations(request, viewer, values["environment"]["id"])
+        known["evaluations"] = _evaluations(request, viewer, values["environment"].id)
     return known
 
 

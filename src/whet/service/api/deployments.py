@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from whet.hub.api.call import Call, CallParameter, Cursor, Identity, Limit, RequestBody, Words, action, page
+from whet.hub.answers import Page
+from whet.hub.api.call import Call, CallParameter, Identity, PartOfList, RequestBody, Words, action
 from whet.hub.errors import HubError
 from whet.hub.storage.database import database_now
+from whet.service.answers import DeploymentAnswer
 from whet.service.deployments.folder import take
 from whet.service.domain import deployments
 from whet.service.domain.deployments import read_status
 
 router = APIRouter()
-Json = dict[str, Any]
 OwnerQuery = Annotated[str | None, Query(max_length=39)]
 
 
@@ -33,16 +34,16 @@ def data_of(call: Call) -> Path:
 
 @router.get("/deployments")
 @action(deployments.SEE)
-def list_deployments(call: CallParameter, owner: OwnerQuery = None, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+def list_deployments(call: CallParameter, part: PartOfList, owner: OwnerQuery = None) -> Page[DeploymentAnswer]:
     with call.read() as (session, caller):
         rows = deployments.visible(session, caller, owner)
     server = read_status(data_of(call))
-    return page([deployments.view(row, server) for row in rows], cursor, limit)
+    return part.of([deployments.view(row, server) for row in rows])
 
 
 @router.post("/deployments", status_code=201)
 @action(deployments.DEPLOY)
-def create_deployment(call: CallParameter, body: DeploymentRequest) -> Json:
+def create_deployment(call: CallParameter, body: DeploymentRequest) -> DeploymentAnswer:
     data = data_of(call)
     with call.read() as (session, caller):
         new = deployments.plan(session, caller, data, body.run, body.step, body.name)
@@ -63,7 +64,7 @@ def create_deployment(call: CallParameter, body: DeploymentRequest) -> Json:
 
 @router.get("/deployments/{deployment}")
 @action(deployments.SEE)
-def show_deployment(call: CallParameter, deployment: Identity) -> Json:
+def show_deployment(call: CallParameter, deployment: Identity) -> DeploymentAnswer:
     with call.read() as (session, caller):
         row = deployments.find(session, caller, deployment)
     return deployments.view(row, read_status(data_of(call)))

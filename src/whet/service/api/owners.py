@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from whet import __version__
-from whet.hub.api.call import CallParameter, Cursor, Limit, Owner, RequestBody, action, page
+from whet.hub.answers import Page, SecretAnswer
+from whet.hub.api.call import CallParameter, Owner, PartOfList, RequestBody, action
 from whet.hub.domain.access import permit
 from whet.hub.domain.audit import record
-from whet.hub.domain.views import moment
 from whet.hub.policy import SELF
 from whet.hub.storage.database import database_now
+from whet.service.answers import RunnerAnswer, ServiceAnswer
 from whet.service.api.runs import OwnerName, SecretText, installed_environments, known_models
 from whet.service.domain import secrets
 from whet.service.domain.access import QUOTAS, RUNNERS, SECRETS, SEE, SEE_QUOTAS, owner_for
@@ -28,7 +30,6 @@ router = APIRouter()
 Json = dict[str, Any]
 SecretName = Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 OwnerQuery = Annotated[OwnerName, Query()]
-LIMITS = ("running", "queued", "seconds", "tokens", "cost")
 DAYS = 62
 
 
@@ -39,6 +40,8 @@ class SecretBody(RequestBody):
 class QuotaBody(RequestBody):
     """Limits of an owner; null where there is none."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     running: int | None = Field(None, ge=0, le=10**6)
     queued: int | None = Field(None, ge=0, le=10**6)
     seconds: float | None = Field(None, ge=0, le=10**12, allow_inf_nan=False)
@@ -48,7 +51,7 @@ class QuotaBody(RequestBody):
 
 @router.get("/service")
 @action(SELF)
-def about(call: CallParameter) -> Json:
+def about(call: CallParameter) -> ServiceAnswer:
     """What the service has, for clients that prepare a submission."""
     with call.read() as (session, caller):
         permit(caller)
@@ -56,37 +59,31 @@ def about(call: CallParameter) -> Json:
     largest = max(found, key=lambda place: (place.capacity.devices, place.capacity.cores), default=None)
     amount = largest.capacity if largest is not None else None
     free = max((place.free.cores for place in found), default=None)
-    return {
-        "version": __version__,
-        "environments": list(installed_environments().values()),
-        "models": known_models(),
-        "free_cores": free,
-        "largest": amount
-        and {
-            "cores": amount.cores,
-            "memory": amount.memory,
-            "devices": amount.devices,
-            "device_memory": amount.device_memory,
-        },
-    }
+    return ServiceAnswer(
+        version=__version__,
+        environments=list(installed_environments().values()),
+        models=known_models(),
+        free_cores=free,
+        largest=None if amount is None else asdict(amount),
+    )
 
 
 @router.get("/secrets")
 @action(SECRETS)
-def list_secrets(call: CallParameter, owner: OwnerQuery, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+def list_secrets(call: CallParameter, part: PartOfList, owner: OwnerQuery) -> Page[SecretAnswer]:
     with call.read() as (session, caller):
         rows = secrets.owner_secrets(session, owner_for(session, caller, owner).name)
-        return page([{"name": row.name, "updated_at": moment(row.updated_at)} for row in rows], cursor, limit)
+        return part.of([SecretAnswer.model_validate(row) for row in rows])
 
 
 @router.put("/secrets/{owner}/{name}")
 @action(SECRETS)
-def set_secret(call: CallParameter, owner: Owner, name: SecretName, body: SecretBody) -> Json:
+def set_secret(call: CallParameter, owner: Owner, name: SecretName, body: SecretBody) -> SecretAnswer:
     with call.write() as (session, caller):
         owner_for(session, caller, owner)
         now = database_now(session)
         row = secrets.set_owner_secret(session, call.hub.cipher, caller.name, owner, name, body.value, now)
-        return {"name": row.name, "updated_at": moment(row.updated_at)}
+        return SecretAnswer.model_validate(row)
 
 
 @router.delete("/secrets/{owner}/{name}", status_code=204)
@@ -117,13 +114,13 @@ def usage(call: CallParameter, owner: OwnerQuery) -> Json:
     }
 
 
-def _limits(quota: Quota | None) -> Json:
-    return {name: None if quota is None else getattr(quota, name) for name in LIMITS}
+def _limits(quota: Quota | None) -> QuotaBody:
+    return QuotaBody() if quota is None else QuotaBody.model_validate(quota)
 
 
 @router.get("/quotas/{owner}")
 @action(SEE_QUOTAS)
-def get_quota(call: CallParameter, owner: Owner) -> Json:
+def get_quota(call: CallParameter, owner: Owner) -> QuotaBody:
     with call.read() as (session, caller):
         owner_for(session, caller, owner)
         return _limits(session.get(Quota, owner))
@@ -131,26 +128,26 @@ def get_quota(call: CallParameter, owner: Owner) -> Json:
 
 @router.put("/quotas/{owner}")
 @action(QUOTAS)
-def set_quota(call: CallParameter, owner: Owner, body: QuotaBody) -> Json:
+def set_quota(call: CallParameter, owner: Owner, body: QuotaBody) -> QuotaBody:
     with call.write() as (session, caller):
         owner_for(session, caller, owner)
         now = database_now(session)
         quota = quota_of(session, owner, now)
-        for name in LIMITS:
-            setattr(quota, name, getattr(body, name))
+        for name, limit in body:
+            setattr(quota, name, limit)
         record(session, caller.name, "quota.set", owner, owner, now, body.model_dump())
         return _limits(quota)
 
 
 @router.get("/runners")
 @action(RUNNERS)
-def list_runners(call: CallParameter, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+def list_runners(call: CallParameter, part: PartOfList) -> Page[RunnerAnswer]:
     with call.read() as (session, caller):
         permit(caller)
-        return page(runner_views(session), cursor, limit)
+        return part.of(runner_views(session))
 
 
-def runner_views(session: Session) -> list[Json]:
+def runner_views(session: Session) -> list[RunnerAnswer]:
     """The newest first."""
     now = database_now(session)
     here = {place.runner: place for place in places(session, now)}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import Field
 
 from whet.hub import policy
-from whet.hub.api.call import CallParameter, Cursor, Identity, Limit, RequestBody, Words, action, page
+from whet.hub.answers import Page
+from whet.hub.api.call import CallParameter, Identity, PartOfList, RequestBody, Words, action
 from whet.hub.storage.database import database_now
+from whet.service.answers import DeliveryAnswer, NewWebhookAnswer, WebhookAnswer
 from whet.service.webhooks import hooks
 from whet.service.webhooks.addresses import LONGEST
 
@@ -26,16 +28,14 @@ class NewWebhook(RequestBody):
 
 @router.get("/webhooks")
 @action(policy.MAINTAIN)
-def list_webhooks(
-    call: CallParameter, owner: Annotated[OwnerName, Query()], limit: Limit = 50, cursor: Cursor = 0
-) -> dict[str, Any]:
+def list_webhooks(call: CallParameter, part: PartOfList, owner: Annotated[OwnerName, Query()]) -> Page[WebhookAnswer]:
     with call.read() as (session, caller):
-        return page(hooks.of_owner(session, caller, owner), cursor, limit)
+        return part.of(hooks.of_owner(session, caller, owner))
 
 
 @router.post("/webhooks", status_code=201)
 @action(policy.MAINTAIN)
-def add_webhook(call: CallParameter, body: NewWebhook) -> dict[str, Any]:
+def add_webhook(call: CallParameter, body: NewWebhook) -> NewWebhookAnswer:
     allowed = getattr(call.request.app.state, "webhook_networks", ())
     with call.write() as (session, caller):
         now = database_now(session)
@@ -51,7 +51,6 @@ def delete_webhook(call: CallParameter, webhook: Identity) -> None:
 
 @router.get("/webhooks/{webhook}/deliveries")
 @action(policy.MAINTAIN)
-def list_deliveries(call: CallParameter, webhook: Identity, limit: Limit = 50, cursor: Cursor = 0) -> dict[str, Any]:
+def list_deliveries(call: CallParameter, part: PartOfList, webhook: Identity) -> Page[DeliveryAnswer]:
     with call.read() as (session, caller):
-        items, following = hooks.deliveries_of(session, caller, webhook, cursor, limit)
-        return {"items": items, "next": following}
+        return hooks.deliveries_of(session, caller, webhook, part.cursor, part.limit)

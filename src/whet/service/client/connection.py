@@ -7,7 +7,7 @@ import os
 from whet.errors import ConfigError
 from whet.hub.client.connection import HubClient, HubRequestError, connect
 from whet.hub.client.settings import HUB_VARIABLE, read_settings
-from whet.service.client.answers import ServiceAnswer
+from whet.service.answers import ServiceAnswer
 
 NO_SERVICE = (
     "no training service is set. Start one with: whet service up. Then log in to it: whet login --hub URL "

@@ -18,11 +18,11 @@ from whet.envs.identity.ids import parse_id
 from whet.envs.identity.record import identify
 from whet.envs.loading import locate
 from whet.errors import ConfigError, EnvironmentLoadError
-from whet.hub.client.answers import VersionAnswer
+from whet.hub.answers import VersionAnswer
 from whet.hub.client.connection import HubClient
 from whet.hub.client.fetch import HubId, find_version
 from whet.hub.client.package import PackageSource, read_source
-from whet.service.client.answers import InstalledAnswer
+from whet.service.answers import InstalledAnswer
 from whet.system.terminal import safe_text
 
 

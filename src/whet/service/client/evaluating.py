@@ -25,7 +25,7 @@ from whet.evals.planning.plan import plan_evals
 from whet.gepa.config import GepaConfig
 from whet.gepa.run import run_search
 from whet.gepa.types import SearchObserver
-from whet.service.client.answers import ServiceAnswer
+from whet.service.answers import ServiceAnswer
 from whet.service.client.files import SubmissionFiles
 from whet.service.client.packed import (
     MIB,

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from whet.errors import ConfigError, RunError
 from whet.hub.client.connection import HubClient, HubRequestError, path_of
-from whet.service.client.answers import SubmittedRun
+from whet.service.answers import SubmittedRun
 
 Choice = Literal["first", "best", "worst", "errored"]
 POLL_S = 1.0

@@ -17,7 +17,7 @@ from whet.system.terminal import safe_text
 
 if TYPE_CHECKING:
     from whet.hub.client.connection import HubClient
-    from whet.service.client.answers import SubmittedRun
+    from whet.service.answers import SubmittedRun
 
 ID = re.compile(r"[0-9a-f]{16}")
 
@@ -60,7 +60,7 @@ def find_run(service: HubClient, run: str) -> SubmittedRun:
 
 def _asked(service: HubClient, run: str) -> SubmittedRun | None:
     from whet.hub.client.connection import HubRequestError, path_of
-    from whet.service.client.answers import SubmittedRun
+    from whet.service.answers import SubmittedRun
 
     if ID.fullmatch(run):
         try:

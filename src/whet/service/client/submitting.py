@@ -17,7 +17,7 @@ from typing import Any
 
 from whet.hub.client.connection import HubClient, HubRequestError, path_of
 from whet.hub.client.settings import config_folder
-from whet.service.client.answers import SubmittedRun
+from whet.service.answers import SubmittedRun
 from whet.service.client.files import SubmissionFiles
 from whet.system.files import write_whole
 

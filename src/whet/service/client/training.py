@@ -17,7 +17,7 @@ from whet.rl.config import RunConfig, load_run_config
 from whet.rl.sections.algorithm import INITIAL
 from whet.rl.sections.training import TrainingEnvConfig
 from whet.rl.sft.config import SftConfig, load_sft_config
-from whet.service.client.answers import ServiceAnswer
+from whet.service.answers import ServiceAnswer
 from whet.service.client.files import SubmissionFiles, add_modules
 from whet.service.client.packed import (
     Kind,

@@ -30,9 +30,10 @@ from whet.errors import ConfigError, Error, OverlongPromptError, RequestRefusedE
 from whet.gateway.wire import RequestError
 from whet.hub.errors import HubError
 from whet.hub.storage.database import Database
+from whet.service.answers import DeploymentHealth
 from whet.service.deployments.folder import DeploymentFolder
 from whet.service.deployments.models import ModelHost, OutOfMemory, Served
-from whet.service.domain.deployments import Health, model_id, model_of
+from whet.service.domain.deployments import model_id, model_of
 from whet.service.storage.tables import DeploymentRow
 from whet.types import Messages, Response, SamplingArgs, State, Tool
 
@@ -235,7 +236,7 @@ class Deployed:
     data: str  # the folder of the service, which no reason names
     reason: str = ""
     served: Served | None = None  # once its weights are exported
-    health: Health = field(default_factory=Health)
+    health: DeploymentHealth = field(default_factory=DeploymentHealth)
     ended: bool = False
     work: asyncio.Task[None] | None = None  # what brings it up
     retry_at: float = 0.0
@@ -253,7 +254,7 @@ class Deployed:
     def note_error(self, said: str) -> None:
         self.health.last_error, self.health.last_error_at = said[:500], time.time()
 
-    def current_health(self) -> Health:
+    def current_health(self) -> DeploymentHealth:
         """With whether it is in memory now."""
         loaded = self.served is not None and self.host.loaded(self.served)
         if loaded != self.health.loaded:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import func, select
@@ -17,11 +16,11 @@ from sqlalchemy.orm import Session
 
 from whet.hub.domain.access import Caller, find_account, permit, role_in
 from whet.hub.domain.audit import record
-from whet.hub.domain.views import maybe, moment
 from whet.hub.errors import HubError, not_found
 from whet.hub.policy import Action, Role, Scope
 from whet.hub.storage.tables import Account, Membership
 from whet.records.process import began
+from whet.service.answers import DeploymentAnswer, DeploymentHealth
 from whet.service.deployments.folder import Source, source_of
 from whet.service.storage.tables import DeploymentRow, RunRow
 from whet.system.files import write_whole
@@ -139,28 +138,27 @@ def visible(session: Session, caller: Caller, owner: str | None = None) -> Seque
     return session.scalars(query.order_by(DeploymentRow.created_at.desc(), DeploymentRow.id)).all()
 
 
-def view(row: DeploymentRow, server: ServerStatus | None) -> dict[str, Any]:
+def view(row: DeploymentRow, server: ServerStatus | None) -> DeploymentAnswer:
     """A deployment as the interface shows it; `server` is what the serving process says, None where none runs."""
-    health = None if server is None else server.deployments.get(row.id)
-    return {
-        "id": row.id,
-        "owner": row.owner,
-        "user": row.user,
-        "run": row.run_id,
-        "step": row.step,
-        "name": row.name,
-        "model": model_id(row),
-        "adapter": row.adapter,
-        "state": row.state,
-        "reason": row.reason,
-        "url": None if server is None else f"{server.url}/v1",
-        "created_at": moment(row.created_at),
-        "last_used_at": maybe(row.last_used_at),
-        "requests": row.requests,
-        "input_tokens": row.input_tokens,
-        "output_tokens": row.output_tokens,
-        "health": None if health is None else health.model_dump(),
-    }
+    return DeploymentAnswer(
+        id=row.id,
+        owner=row.owner,
+        user=row.user,
+        run=row.run_id,
+        step=row.step,
+        name=row.name,
+        model=model_id(row),
+        adapter=row.adapter,
+        state=row.state,
+        reason=row.reason,
+        url=None if server is None else f"{server.url}/v1",
+        created_at=row.created_at,
+        last_used_at=row.last_used_at,
+        requests=row.requests,
+        input_tokens=row.input_tokens,
+        output_tokens=row.output_tokens,
+        health=None if server is None else server.deployments.get(row.id),
+    )
 
 
 def _permit(session: Session, caller: Caller, row: RunRow | DeploymentRow | None, what: str) -> None:
@@ -192,17 +190,6 @@ STALE_S = 15.0
 """After so long without a word a process on another machine counts as gone."""
 
 
-class Health(BaseModel):
-    """One deployment in memory."""
-
-    loaded: bool = False
-    loaded_at: float | None = None
-    in_flight: int = 0
-    seconds: float | None = None  # of recent requests, the newest weighing most
-    last_error: str | None = None
-    last_error_at: float | None = None
-
-
 class ServerStatus(BaseModel):
     """The process, and the deployments that it knows of."""
 
@@ -212,7 +199,7 @@ class ServerStatus(BaseModel):
     process_began: str | None
     started_at: float
     at: float
-    deployments: dict[str, Health] = {}
+    deployments: dict[str, DeploymentHealth] = {}
 
     @property
     def alive(self) -> bool:

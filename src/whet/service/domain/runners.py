@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from whet.hub.domain.views import maybe, moment
+from whet.service.answers import RunnerAnswer
 from whet.service.domain.fairness import Amount, Place
 from whet.service.domain.usage import IN_PROGRESS
 from whet.service.storage.tables import AttemptRow, RunnerRow, RunRow
@@ -89,17 +90,16 @@ def places(session: Session, now: float) -> list[Place]:
     return answer
 
 
-def runner_view(row: RunnerRow, place: Place | None, now: float) -> dict[str, Any]:
-    free = place.free if place is not None else None
-    return {
-        "id": row.id,
-        "host": row.host,
-        "version": row.version,
-        "capacity": row.capacity,
-        "free": None if free is None else {"cores": free.cores, "memory": free.memory, "devices": free.devices},
-        "state": "ended" if row.ended_at is not None else "alive" if place is not None else "silent",
-        "silent_s": round(max(0.0, now - row.heartbeat_at), 1),
-        "started_at": moment(row.started_at),
-        "heartbeat_at": moment(row.heartbeat_at),
-        "ended_at": maybe(row.ended_at),
-    }
+def runner_view(row: RunnerRow, place: Place | None, now: float) -> RunnerAnswer:
+    return RunnerAnswer(
+        id=row.id,
+        host=row.host,
+        version=row.version,
+        capacity=row.capacity,
+        free=None if place is None else asdict(place.free),
+        state="ended" if row.ended_at is not None else "alive" if place is not None else "silent",
+        silent_s=round(max(0.0, now - row.heartbeat_at), 1),
+        started_at=row.started_at,
+        heartbeat_at=row.heartbeat_at,
+        ended_at=row.ended_at,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -9,11 +10,11 @@ from starlette.responses import RedirectResponse, Response
 
 from whet.dashboard.pages.rendering import PageRoute, render, root_of
 from whet.hub import policy
+from whet.hub.answers import NewTokenAnswer, NewUserAnswer
 from whet.hub.api import accounts as api
 from whet.hub.api.call import Call, Identity, action
-from whet.hub.errors import HubError
 from whet.hub.policy import Role
-from whet.service.pages.forms import PageCall, Text, confirm, filled, owners_of, path, sent, viewer_in
+from whet.service.pages.forms import ALL, PageCall, Text, confirm, filled, owners_of, path, sent, viewer_in
 
 router = APIRouter(route_class=PageRoute)
 ROLES = ("viewer", "member", "maintainer", "owner")
@@ -33,9 +34,9 @@ def tokens_page(request: Request, call: PageCall) -> Response:
 
 
 def _tokens(
-    request: Request, call: Call, problem: str = "", status: int = 200, made: dict[str, Any] | None = None
+    request: Request, call: Call, problem: str = "", status: int = 200, made: NewTokenAnswer | None = None
 ) -> Response:
-    items = api.list_tokens(call, 200, 0)["items"]
+    items = api.list_tokens(call, ALL).items
     return render(request, "tokens.html", status, tokens=items, problem=problem, made=made)
 
 
@@ -43,24 +44,15 @@ def _tokens(
 @action(policy.TOKENS)
 def add_token(request: Request, call: PageCall, name: Text, scope: Text = "read", days: Text = "90") -> Response:
     """The page with the new token, which is shown only here."""
-    try:
-        made = api.add_token(call, filled(api.NewToken, name=name.strip(), scope=scope, days=days))
-    except HubError as error:
-        if error.code == "unauthenticated":
-            raise
-        return _tokens(request, call, str(error), error.status)
-    return _tokens(request, call, made=made)
+    page = partial(_tokens, request, call)
+    body = {"name": name.strip(), "scope": scope, "days": days}
+    return sent(request, lambda: api.add_token(call, filled(api.NewToken, **body)), lambda made: page(made=made), page)
 
 
 @router.post("/tokens/{token}/revoke")
 @action(policy.TOKENS)
 def revoke_token(request: Request, call: PageCall, token: Identity) -> Response:
-    return sent(
-        request,
-        lambda: api.revoke_token(call, token),
-        "/tokens",
-        lambda problem, status: _tokens(request, call, problem, status),
-    )
+    return sent(request, lambda: api.revoke_token(call, token), "/tokens", partial(_tokens, request, call))
 
 
 @router.get("/tokens/{token}/revoke")
@@ -87,7 +79,7 @@ def _members(request: Request, call: Call, owner: str, problem: str = "", status
     organisations = [name for name in owners_of(viewer, Role.VIEWER) if name != viewer.name]
     owner = owner or next(iter(organisations), "")
     listing = Call(call.hub, policy.SEE_MEMBERS, call.token, call.base, call.request, call.kind)
-    items = api.list_members(listing, owner, 200, 0)["items"] if owner else []
+    items = api.list_members(listing, ALL, owner).items if owner else []
     return render(
         request,
         "members.html",
@@ -107,23 +99,14 @@ def set_member(request: Request, call: PageCall, owner: Text, user: Text, role: 
     def do() -> Any:
         return api.set_member(call, owner, user.strip(), filled(api.Member, role=role))
 
-    return sent(
-        request,
-        do,
-        path("/members", owner=owner),
-        lambda problem, status: _members(request, call, owner, problem, status),
-    )
+    return sent(request, do, path("/members", owner=owner), partial(_members, request, call, owner))
 
 
 @router.post("/members/remove")
 @action(policy.MEMBERS)
 def remove_member(request: Request, call: PageCall, owner: Text, user: Text) -> Response:
-    return sent(
-        request,
-        lambda: api.remove_member(call, owner, user),
-        path("/members", owner=owner),
-        lambda problem, status: _members(request, call, owner, problem, status),
-    )
+    again = partial(_members, request, call, owner)
+    return sent(request, lambda: api.remove_member(call, owner, user), path("/members", owner=owner), again)
 
 
 @router.post("/organisations")
@@ -133,7 +116,7 @@ def add_organisation(request: Request, call: PageCall, name: Text) -> Response:
         request,
         lambda: api.add_organisation(call, filled(api.NewOrganisation, name=name.strip())),
         path("/members", owner=name.strip()),
-        lambda problem, status: _members(request, call, "", problem, status),
+        partial(_members, request, call, ""),
     )
 
 
@@ -144,9 +127,9 @@ def users_page(request: Request, call: PageCall) -> Response:
 
 
 def _users(
-    request: Request, call: Call, problem: str = "", status: int = 200, made: dict[str, Any] | None = None
+    request: Request, call: Call, problem: str = "", status: int = 200, made: NewUserAnswer | None = None
 ) -> Response:
-    items = api.list_users(call, 200, 0)["items"]
+    items = api.list_users(call, ALL).items
     return render(request, "users.html", status, users=items, problem=problem, made=made)
 
 
@@ -154,13 +137,9 @@ def _users(
 @action(policy.USERS)
 def add_user(request: Request, call: PageCall, name: Text, is_admin: Text = "") -> Response:
     """The page with the new user's first token, which is shown only here."""
-    try:
-        made = api.add_user(call, filled(api.NewUser, name=name.strip(), is_admin=is_admin == "true"))
-    except HubError as error:
-        if error.code == "unauthenticated":
-            raise
-        return _users(request, call, str(error), error.status)
-    return _users(request, call, made=made)
+    page = partial(_users, request, call)
+    body = {"name": name.strip(), "is_admin": is_admin == "true"}
+    return sent(request, lambda: api.add_user(call, filled(api.NewUser, **body)), lambda made: page(made=made), page)
 
 
 @router.get("/users/{user}/disable")
@@ -185,9 +164,4 @@ def _ask_user(request: Request, user: str, problem: str = "", status: int = 200)
 @router.post("/users/{user}/disable")
 @action(policy.USERS)
 def disable_user(request: Request, call: PageCall, user: str) -> Response:
-    return sent(
-        request,
-        lambda: api.disable_user(call, user),
-        "/users",
-        lambda problem, status: _ask_user(request, user, problem, status),
-    )
+    return sent(request, lambda: api.disable_user(call, user), "/users", partial(_ask_user, request, user))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
@@ -11,11 +11,11 @@ from whet.dashboard.data.checkpoints import checkpoints
 from whet.dashboard.library import RunQuery
 from whet.dashboard.pages.rendering import PageRoute, render, root_of
 from whet.hub.api.call import Identity, action
-from whet.hub.errors import HubError
 from whet.hub.policy import Role
+from whet.service.answers import DeploymentAnswer
 from whet.service.api import deployments as api
 from whet.service.domain.deployments import DEPLOY, SEE
-from whet.service.pages.forms import PageCall, Text, confirm, filled, sent, viewer_in
+from whet.service.pages.forms import ALL, PageCall, Text, confirm, filled, sent, viewer_in
 
 router = APIRouter(route_class=PageRoute)
 MOST_RUNS = 100
@@ -24,8 +24,8 @@ MOST_RUNS = 100
 @router.get("/deployments")
 @action(SEE)
 def deployments_page(request: Request, call: PageCall) -> Response:
-    listed = api.list_deployments(call, None, 200, 0)
-    return render(request, "deployments.html", deployments=listed["items"])
+    listed = api.list_deployments(call, ALL)
+    return render(request, "deployments.html", deployments=listed.items)
 
 
 @router.get("/deployments/new")
@@ -63,13 +63,13 @@ def _new(request: Request, run: str, step: str, name: str, problem: str = "", st
 @router.post("/deployments")
 @action(DEPLOY)
 def create(request: Request, call: PageCall, run: Text, step: Text = "", name: Text = "") -> Response:
-    try:
-        made = api.create_deployment(call, filled(api.DeploymentRequest, run=run, step=step, name=name.strip()))
-    except HubError as error:
-        if error.code == "unauthenticated":
-            raise
-        return _new(request, run, step, name, str(error), error.status)
-    return RedirectResponse(f"{root_of(request)}/deployments/{made['id']}", status_code=303)
+    def do() -> DeploymentAnswer:
+        return api.create_deployment(call, filled(api.DeploymentRequest, run=run, step=step, name=name.strip()))
+
+    def show(made: DeploymentAnswer) -> Response:
+        return RedirectResponse(f"{root_of(request)}/deployments/{made.id}", status_code=303)
+
+    return sent(request, do, show, partial(_new, request, run, step, name))
 
 
 @router.get("/deployments/{deployment}")
@@ -79,18 +79,17 @@ def deployment_page(request: Request, call: PageCall, deployment: Identity) -> R
     return render(request, "deployment.html", one=found, health=_health(found))
 
 
-def _health(found: dict[str, Any]) -> list[tuple[str, str]]:
+def _health(found: DeploymentAnswer) -> list[tuple[str, str]]:
     """What the serving process says, in pairs."""
-    return [
-        (name.replace("_", " "), str(value)) for name, value in (found["health"] or {}).items() if value is not None
-    ]
+    said = {} if found.health is None else found.health.model_dump(exclude_none=True)
+    return [(name.replace("_", " "), str(value)) for name, value in said.items()]
 
 
 @router.get("/deployments/{deployment}/delete")
 @action(SEE)
 def ask_to_delete(request: Request, call: PageCall, deployment: Identity) -> Response:
     found = api.show_deployment(call, deployment)
-    return _ask(request, deployment, found["model"])
+    return _ask(request, deployment, found.model)
 
 
 def _ask(request: Request, deployment: str, model: str, problem: str = "", status: int = 200) -> Response:
@@ -109,7 +108,5 @@ def _ask(request: Request, deployment: str, model: str, problem: str = "", statu
 @router.post("/deployments/{deployment}/delete")
 @action(DEPLOY)
 def delete(request: Request, call: PageCall, deployment: Identity) -> Response:
-    def again(problem: str, status: int) -> Response:
-        return _ask(request, deployment, "this deployment", problem, status)
-
+    again = partial(_ask, request, deployment, "this deployment")
     return sent(request, lambda: api.delete_deployment(call, deployment), "/deployments", again)

@@ -11,11 +11,12 @@ from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
 from whet.dashboard.pages.rendering import render, root_of
-from whet.hub.api.call import Call, RequestBody, Words, call_for
+from whet.hub.api.call import Call, Part, RequestBody, Words, call_for
 from whet.hub.errors import HubError
 from whet.hub.policy import Role
 from whet.service.domain.access import Viewer
 
+T = TypeVar("T")
 Body = TypeVar("Body", bound=RequestBody)
 Text = Annotated[Words, Form(max_length=2_000)]
 """A field of a form."""
@@ -26,6 +27,7 @@ async def _page_call(request: Request) -> Call:
     return call_for(request, request.scope["route"].endpoint.hub_action, page=True)
 
 
+ALL = Part(200)
 PageCall = Annotated[Call, Depends(_page_call)]
 
 
@@ -51,14 +53,21 @@ def filled(body: type[Body], **values: Any) -> Body:
         raise HubError("invalid", f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
 
 
-def sent(request: Request, do: Callable[[], Any], then: str, again: Callable[[str, int], Response]) -> Response:
-    """Do what a form asks and go to `then`, a path below the root; `again` is the page with why it was refused."""
+def sent(
+    request: Request, do: Callable[[], T], then: str | Callable[[T], Response], again: Callable[[str, int], Response]
+) -> Response:
+    """Do what a form asks and go to `then`, a path below the root, or the page of the result.
+
+    `again` is the page with why it was refused.
+    """
     try:
-        do()
+        done = do()
     except HubError as error:
         if error.code == "unauthenticated":
             raise
         return again(str(error), error.status)
+    if callable(then):
+        return then(done)
     return RedirectResponse(root_of(request) + then, status_code=303)
 
 

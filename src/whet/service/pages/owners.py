@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Request
@@ -9,12 +10,12 @@ from starlette.responses import Response
 
 from whet.dashboard.pages.rendering import PageRoute, render
 from whet.hub import policy
-from whet.hub.api.call import Call, Identity, action
-from whet.hub.errors import HubError
+from whet.hub.api.call import Call, Identity, Part, action
 from whet.hub.policy import Role
+from whet.service.answers import NewWebhookAnswer
 from whet.service.api import owners, webhooks
 from whet.service.domain.access import QUOTAS, SECRETS, SEE
-from whet.service.pages.forms import PageCall, Text, confirm, filled, owners_of, path, sent, viewer_in
+from whet.service.pages.forms import ALL, PageCall, Text, confirm, filled, owners_of, path, sent, viewer_in
 
 router = APIRouter(route_class=PageRoute)
 EVENTS = ("run.queued", "run.starting", "run.running", "run.finished", "run.failed", "run.stopped")
@@ -37,7 +38,7 @@ def _secrets(
     request: Request, call: Call, owner: str, problem: str = "", status: int = 200, name: str = ""
 ) -> Response:
     owner, known = _choice(request, owner, Role.MAINTAINER)
-    items = owners.list_secrets(call, owner, 200, 0)["items"]
+    items = owners.list_secrets(call, ALL, owner).items
     return render(request, "secrets.html", status, owner=owner, owners=known, secrets=items, problem=problem, name=name)
 
 
@@ -47,18 +48,13 @@ def set_secret(request: Request, call: PageCall, owner: Text, name: Text, value:
     def do() -> Any:
         return owners.set_secret(call, owner, name.strip(), filled(owners.SecretBody, value=value))
 
-    def again(problem: str, status: int) -> Response:
-        return _secrets(request, call, owner, problem, status, name)
-
-    return sent(request, do, path("/secrets", owner=owner), again)
+    return sent(request, do, path("/secrets", owner=owner), partial(_secrets, request, call, owner, name=name))
 
 
 @router.post("/secrets/delete")
 @action(SECRETS)
 def delete_secret(request: Request, call: PageCall, owner: Text, name: Text) -> Response:
-    def again(problem: str, status: int) -> Response:
-        return _secrets(request, call, owner, problem, status)
-
+    again = partial(_secrets, request, call, owner)
     return sent(request, lambda: owners.delete_secret(call, owner, name), path("/secrets", owner=owner), again)
 
 
@@ -74,11 +70,11 @@ def _webhooks(
     owner: str,
     problem: str = "",
     status: int = 200,
-    made: dict[str, Any] | None = None,
+    made: NewWebhookAnswer | None = None,
     url: str = "",
 ) -> Response:
     owner, known = _choice(request, owner, Role.MAINTAINER)
-    items = webhooks.list_webhooks(call, owner, 200, 0)["items"]
+    items = webhooks.list_webhooks(call, ALL, owner).items
     return render(
         request,
         "webhooks.html",
@@ -103,20 +99,19 @@ def add_webhook(
     events: Annotated[list[str], Form()] = [],  # noqa: B006
 ) -> Response:
     """The page with the new webhook's signing secret, which is shown only here."""
-    try:
-        made = webhooks.add_webhook(call, filled(webhooks.NewWebhook, owner=owner, url=url.strip(), events=events))
-    except HubError as error:
-        if error.code == "unauthenticated":
-            raise
-        return _webhooks(request, call, owner, str(error), error.status, url=url)
-    return _webhooks(request, call, owner, made=made)
+    page = partial(_webhooks, request, call, owner)
+
+    def do() -> NewWebhookAnswer:
+        return webhooks.add_webhook(call, filled(webhooks.NewWebhook, owner=owner, url=url.strip(), events=events))
+
+    return sent(request, do, lambda made: page(made=made), partial(page, url=url))
 
 
 @router.get("/webhooks/{webhook}")
 @action(policy.MAINTAIN)
 def deliveries_page(request: Request, call: PageCall, webhook: Identity, cursor: int = 0) -> Response:
-    listed = webhooks.list_deliveries(call, webhook, 50, max(0, cursor))
-    return render(request, "deliveries.html", webhook=webhook, deliveries=listed["items"], following=listed["next"])
+    listed = webhooks.list_deliveries(call, Part(cursor=max(0, cursor)), webhook)
+    return render(request, "deliveries.html", webhook=webhook, deliveries=listed.items, following=listed.next)
 
 
 @router.get("/webhooks/{webhook}/delete")
@@ -141,9 +136,7 @@ def _ask_webhook(request: Request, webhook: str, problem: str = "", status: int 
 @router.post("/webhooks/{webhook}/delete")
 @action(policy.MAINTAIN)
 def delete_webhook(request: Request, call: PageCall, webhook: Identity) -> Response:
-    def again(problem: str, status: int) -> Response:
-        return _ask_webhook(request, webhook, problem, status)
-
+    again = partial(_ask_webhook, request, webhook)
     return sent(request, lambda: webhooks.delete_webhook(call, webhook), "/webhooks", again)
 
 
@@ -181,7 +174,4 @@ def set_quota(
         body = filled(owners.QuotaBody, **limits)
         return owners.set_quota(call, owner, body)
 
-    def again(problem: str, status: int) -> Response:
-        return _usage(request, call, owner, problem, status)
-
-    return sent(request, do, path("/usage", owner=owner), again)
+    return sent(request, do, path("/usage", owner=owner), partial(_usage, request, call, owner))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request
@@ -97,7 +98,7 @@ def act(
         return _do(call, run, what, step, {"seconds": hours, "tokens": tokens, "cost": cost})
 
     then = "/runs" if what == "delete" else f"/runs/{run}"
-    return sent(request, do, then, lambda problem, status: _asked(request, run, what, step, problem, status))
+    return sent(request, do, then, partial(_asked, request, run, what, step))
 
 
 def _do(call: Call, run: str, what: What, step: str, caps: dict[str, str]) -> Any:

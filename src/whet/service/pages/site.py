@@ -12,9 +12,10 @@ from starlette.responses import Response
 from whet.dashboard.pages.rendering import PageRoute, render
 from whet.display.page.formats import size
 from whet.hub import policy
+from whet.hub.answers import AuditAnswer
 from whet.hub.api.call import action
 from whet.hub.domain.access import Caller, organisation_for, permit
-from whet.hub.domain.audit import entry_view, verify
+from whet.hub.domain.audit import verify
 from whet.hub.policy import Role
 from whet.hub.storage.tables import AuditEntry
 from whet.service.api.owners import runner_views
@@ -31,7 +32,7 @@ def runners_page(request: Request, call: PageCall) -> Response:
     with call.read() as (session, caller):
         permit(caller)
         found = runner_views(session)
-    shown = [{**one, "has": amounts(one["capacity"]), "left": amounts(one["free"] or {})} for one in found]
+    shown = [{**one.model_dump(), "has": amounts(one.capacity), "left": amounts(one.free or {})} for one in found]
     return render(request, "runners.html", runners=shown)
 
 
@@ -67,7 +68,7 @@ def audit_page(
     return render(
         request,
         "audit.html",
-        entries=[entry_view(row) for row in rows[:ENTRIES]],
+        entries=[AuditAnswer.model_validate(row) for row in rows[:ENTRIES]],
         owner=owner or ("" if viewer.is_admin else viewer.name),
         owners=owners_of(viewer, Role.OWNER),
         is_admin=viewer.is_admin,

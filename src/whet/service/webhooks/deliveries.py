@@ -15,8 +15,8 @@ from typing import Any
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from whet.hub.answers import maybe, moment
 from whet.hub.domain.cipher import Cipher
-from whet.hub.domain.views import maybe, moment
 from whet.service.storage.tables import Delivery, RunRow, Webhook
 
 EVENTS = ("run.queued", "run.starting", "run.running", "run.finished", "run.failed", "run.stopped")

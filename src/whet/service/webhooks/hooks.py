@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Any
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from whet.hub.answers import Page
 from whet.hub.domain.access import Caller, find_account, permit, role_in
 from whet.hub.domain.audit import record
 from whet.hub.domain.cipher import Cipher
-from whet.hub.domain.views import moment
 from whet.hub.errors import HubError, not_found
 from whet.hub.policy import Role
+from whet.service.answers import DeliveryAnswer, NewWebhookAnswer, WebhookAnswer
 from whet.service.storage.tables import Delivery, Webhook
 from whet.service.webhooks.addresses import AddressRefusedError, Network, check_url
 from whet.service.webhooks.deliveries import secret_owner
@@ -33,7 +33,7 @@ def add(
     events: Sequence[str],
     now: float,
     allowed: Sequence[Network] = (),
-) -> dict[str, Any]:
+) -> NewWebhookAnswer:
     """A new webhook with its secret. Raises `HubError` (not_found, forbidden, invalid, too_many)."""
     permit_in(session, caller, owner)
     try:
@@ -58,14 +58,16 @@ def add(
     session.add(row)
     # A URL may have a token of its receiver in it.
     record(session, caller.name, "webhook.create", owner, identity, now, {"host": target.host, "events": row.events})
-    return {**webhook_view(row), "secret": secret}
+    return NewWebhookAnswer(**WebhookAnswer.model_validate(row).model_dump(), secret=secret)
 
 
-def of_owner(session: Session, caller: Caller, owner: str) -> list[dict[str, Any]]:
+def of_owner(session: Session, caller: Caller, owner: str) -> list[WebhookAnswer]:
     """An owner's webhooks, oldest first."""
     permit_in(session, caller, owner)
     query = select(Webhook).where(Webhook.owner == owner, Webhook.deleted_at.is_(None))
-    return [webhook_view(row) for row in session.scalars(query.order_by(Webhook.created_at, Webhook.id))]
+    return [
+        WebhookAnswer.model_validate(row) for row in session.scalars(query.order_by(Webhook.created_at, Webhook.id))
+    ]
 
 
 def remove(session: Session, caller: Caller, identity: str, now: float) -> None:
@@ -77,14 +79,13 @@ def remove(session: Session, caller: Caller, identity: str, now: float) -> None:
     record(session, caller.name, "webhook.delete", row.owner, row.id, now)
 
 
-def deliveries_of(
-    session: Session, caller: Caller, identity: str, cursor: int, limit: int
-) -> tuple[list[dict[str, Any]], str | None]:
+def deliveries_of(session: Session, caller: Caller, identity: str, cursor: int, limit: int) -> Page[DeliveryAnswer]:
     """What was sent to a webhook or waits, the newest first, and where the list continues."""
     row = find(session, caller, identity)
     query = select(Delivery).where(Delivery.webhook_id == row.id).order_by(Delivery.created_at.desc(), Delivery.id)
     rows = list(session.scalars(query.offset(cursor).limit(limit + 1)))
-    return [delivery_view(one) for one in rows[:limit]], str(cursor + limit) if len(rows) > limit else None
+    items = [DeliveryAnswer.model_validate(one) for one in rows[:limit]]
+    return Page(items=items, next=str(cursor + limit) if len(rows) > limit else None)
 
 
 def find(session: Session, caller: Caller, identity: str) -> Webhook:
@@ -105,26 +106,3 @@ def permit_in(session: Session, caller: Caller, owner: str, what: str | None = N
     permit(caller, role, visible=False, what=what or f"owner {owner}")
     if account is None:
         raise not_found(what or f"owner {owner}")
-
-
-def webhook_view(row: Webhook) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "owner": row.owner,
-        "user": row.user,
-        "url": row.url,
-        "events": row.events,
-        "created_at": moment(row.created_at),
-    }
-
-
-def delivery_view(row: Delivery) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "event": row.event,
-        "state": row.state,
-        "attempts": row.attempts,
-        "next_at": moment(row.next_at) if row.state == "waiting" else None,
-        "answer": row.answer,
-        "created_at": moment(row.created_at),
-    }

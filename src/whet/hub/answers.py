@@ -1,0 +1,263 @@
+"""What a hub answers: the models of its routes, of its pages and of its clients (docs/design/hub.md).
+
+Rows of the hub's tables may be given as they are: times, scopes and roles are written as text. A client leaves out the
+fields that a newer hub adds.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from whet.hub.policy import Role, Scope
+
+T = TypeVar("T")
+
+
+def moment(at: float) -> str:
+    """Seconds since the epoch as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def maybe(at: float | None) -> str | None:
+    return None if at is None else moment(at)
+
+
+Moment = Annotated[str, BeforeValidator(lambda at: moment(at) if isinstance(at, int | float) else at)]
+ScopeName = Annotated[
+    str, BeforeValidator(lambda scope: Scope(scope).name.lower() if isinstance(scope, int) else scope)
+]
+RoleName = Annotated[str, BeforeValidator(lambda role: Role(role).name.lower() if isinstance(role, int) else role)]
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+
+class Page(Answer, Generic[T]):
+    """A part of a list; `next` is the cursor of the part after it."""
+
+    items: list[T]
+    next: str | None
+
+
+class Health(Answer):
+    status: Literal["ok"]
+    version: str
+
+
+class MembershipAnswer(Answer):
+    owner: str
+    role: RoleName
+
+
+class OwnToken(Answer):
+    id: str
+    name: str
+    expires_at: Moment
+
+
+class Identity(Answer):
+    """Who the token of a request is of."""
+
+    user: str
+    is_admin: bool
+    scope: ScopeName
+    token: OwnToken
+    owners: list[MembershipAnswer]
+
+
+class ActionState(Answer):
+    id: str
+    state: Literal["queued", "running", "passed", "failed"]
+
+
+class ActionAnswer(ActionState):
+    environment: str
+    version: str
+    attempt: int
+    summary: str | None
+    queued_at: Moment
+    started_at: Moment | None
+    finished_at: Moment | None
+
+
+class FileAnswer(Answer):
+    kind: Literal["wheel", "sdist"]
+    filename: str
+    size: int
+    sha256: str
+    url: str
+
+
+class Yanked(Answer):
+    reason: str | None
+    at: Moment
+
+
+class VersionAnswer(Answer):
+    """One version of an environment."""
+
+    id: str
+    owner: str
+    name: str
+    version: str
+    visibility: Literal["PUBLIC", "PRIVATE"]
+    module: str
+    summary: str
+    requires_python: str
+    requires_dist: list[str]
+    sha256: str
+    url: str
+    requirement: str
+    files: list[FileAnswer]
+    created_at: Moment
+    pushed_by: str
+    yanked: Yanked | None
+    downloads: int
+    action: ActionState | None
+
+
+class EnvironmentAnswer(Answer):
+    """An environment and its newest version."""
+
+    id: str
+    owner: str
+    name: str
+    visibility: Literal["PUBLIC", "PRIVATE"]
+    summary: str
+    created_at: Moment
+    updated_at: Moment
+    downloads: int
+    latest: str | None
+
+
+class PushFile(Answer):
+    kind: Literal["wheel", "sdist"]
+    filename: str
+    size: int
+    sha256: str
+    offset: int
+    url: str
+
+
+class PushAnswer(Answer):
+    """A push: what the hub has of it, and the version once it is committed."""
+
+    id: str
+    state: Literal["open", "committed", "refused", "aborted", "expired"]
+    version_id: str
+    files: list[PushFile]
+    chunk_bytes: int
+    expires_at: Moment
+    version: VersionAnswer | None
+    findings: list[Any]
+
+
+class UploadAnswer(Answer):
+    offset: int
+
+
+class DeviceCodeAnswer(Answer):
+    device_code: str
+    user_code: str
+    verification_uri: str
+    verification_uri_complete: str
+    expires_in: float
+    interval: float
+
+
+class DecisionAnswer(Answer):
+    """What became of a login that waited for approval."""
+
+    client: str
+    scope: ScopeName
+    state: Literal["approved", "denied"]
+
+
+class LoginAnswer(Answer):
+    token: str
+    scope: ScopeName
+    expires_at: Moment
+    user: str
+
+
+class ContentEntry(Answer):
+    path: str
+    size: int
+
+
+class SecretAnswer(Answer):
+    """A secret, whose value is never returned."""
+
+    name: str
+    updated_at: Moment
+
+
+class VariableAnswer(SecretAnswer):
+    value: str
+
+
+class KeyAnswer(SecretAnswer):
+    """A secret or a variable."""
+
+    value: str | None = None
+
+
+class UserAnswer(Answer):
+    name: str
+    is_admin: bool
+    disabled: bool = False
+
+
+class NewUserAnswer(UserAnswer):
+    """A user who was just made; the token is shown only here."""
+
+    token: str
+
+
+class OrganisationAnswer(Answer):
+    name: str
+    kind: Literal["organisation"]
+
+
+class MemberAnswer(Answer):
+    user: str
+    role: RoleName
+
+
+class TokenAnswer(Answer):
+    id: str
+    name: str
+    scope: ScopeName
+    created_at: Moment
+    expires_at: Moment
+    last_used_at: Moment | None
+
+
+class NewTokenAnswer(TokenAnswer):
+    """A token that was just made; its text is shown only here."""
+
+    token: str
+
+
+class AuditAnswer(Answer):
+    """One entry of the audit log."""
+
+    number: int
+    at: Moment
+    actor: str
+    action: str
+    owner: str
+    target: str
+    detail: Annotated[dict[str, Any], BeforeValidator(lambda kept: json.loads(kept) if isinstance(kept, str) else kept)]
+    hash: str
+
+
+class AuditVerification(Answer):
+    intact: bool
+    entries: int
+    first_broken: int | None
