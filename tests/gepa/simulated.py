@@ -19,10 +19,11 @@ from random import Random
 from typing import Any
 
 from whet.gepa.calls.budget import CallBudget, CostCap
-from whet.gepa.calls.call_log import CALLS, CallLog
+from whet.gepa.calls.call_log import CallLog
 from whet.gepa.calls.calls import Attempt, Calls
 from whet.gepa.calls.outage import Outage
 from whet.gepa.types import BudgetSpent, Candidate, Phase, RolloutCall, Scored, SearchExample
+from whet.records.directory import CALLS
 from whet.rollouts.limits import Limit
 
 

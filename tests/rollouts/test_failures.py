@@ -21,10 +21,11 @@ from whet.evals.observer import EvalObserver
 from whet.evals.printing import print_summaries
 from whet.evals.sessions.session import run_evals
 from whet.evals.stored.stored import open_stored
+from whet.records.directory import EVALS
 from whet.records.live import Output
 from whet.rl.loop.group import Tally, describe_error
 from whet.rl.monitors.console import ConsoleMonitor
-from whet.rl.monitors.jsonl import EVALS, JsonlMonitor, read_evaluations
+from whet.rl.monitors.jsonl import JsonlMonitor, read_evaluations
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
 from whet.rollouts.results import error_info, error_message
 from whet.rollouts.totals import EvalScore

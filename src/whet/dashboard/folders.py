@@ -19,9 +19,9 @@ from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import ENDED, LibraryRun, RunList, RunQuery, RunState, Viewer, What
 from whet.errors import RunError, WhetError
 from whet.parsing import parse_toml
-from whet.records.directory import METADATA, RESULTS
+from whet.records.directory import METADATA, METRICS, RESULTS, RUN_CONFIG, SEARCH_CONFIG, STATUS
 from whet.records.lock import state_of
-from whet.records.sources import RUN_CONFIG, RUN_STATUS, SEARCH_CONFIG, SourceKind, run_directories, source_at
+from whet.records.sources import SourceKind, run_directories, source_at
 from whet.records.stored import environment_names
 from whet.records.tail import FileStamp, file_stamp, last_row
 
@@ -41,7 +41,7 @@ STATES: dict[str, tuple[RunState, str]] = {
 """What the files of a run call its state: the state of the library, and what to say about it."""
 _HASHED = re.compile(r"[0-9a-f]{8}")
 """What an evaluation's folder is called where no name was given: it says nothing."""
-STAMPED = (RUN_CONFIG, RUN_STATUS, METADATA, RESULTS, "metrics.jsonl")
+STAMPED = (RUN_CONFIG, STATUS, METADATA, RESULTS, METRICS)
 """Files whose change changes what the list says of a run."""
 
 
@@ -151,9 +151,9 @@ def _fits(run: LibraryRun, query: RunQuery) -> bool:
 
 def _training(id: str, path: Path) -> LibraryRun:
     config = _config(path, file_stamp(path / RUN_CONFIG))
-    status = read_object(path, RUN_STATUS)
+    status = read_object(path, STATUS)
     state, reason = STATES.get(state_of(path, status), ("unknown", "it has no status.json"))
-    row = last_row(path, "metrics.jsonl")
+    row = last_row(path, METRICS)
     ended = _seconds(status.get("ended"))
     return LibraryRun(
         id=id,

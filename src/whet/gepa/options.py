@@ -26,8 +26,7 @@ from whet.errors import ConfigError, GepaError
 from whet.evals.planning.options import IN_SAMPLING
 from whet.gepa.components import read_seed_prompt
 from whet.gepa.config import EnvSection, GepaConfig
-from whet.gepa.records.run_directory import CONFIG
-from whet.records.directory import free_path, load_metadata
+from whet.records.directory import SEARCH_CONFIG, free_path, load_metadata
 from whet.system.redaction import redacted_keys
 
 COMMAND_LINE = "command line"
@@ -72,21 +71,21 @@ def load_resumed(directory: Path, target: str | None, given: Mapping[str, Any]) 
     Where `target` is given as well, it has to come to the same run; that is checked when the run is opened.
     """
     below = GepaConfig.model_fields["runs_directory"].default / directory
-    if not (directory / CONFIG).is_file() and (below / CONFIG).is_file():
+    if not (directory / SEARCH_CONFIG).is_file() and (below / SEARCH_CONFIG).is_file():
         directory = below
-    if not (directory / CONFIG).is_file():
-        raise GepaError(f"--resume {directory}: this is no run of whet gepa; {CONFIG} is missing in it.")
+    if not (directory / SEARCH_CONFIG).is_file():
+        raise GepaError(f"--resume {directory}: this is no run of whet gepa; {SEARCH_CONFIG} is missing in it.")
     directory = directory if directory.name else directory.resolve()
     location = {"name": directory.name, "runs_directory": str(directory.parent)}
     if target is not None:
         return load_config(target, {**given, **location})
     found = load_metadata(directory) or {}  # also holds nulls, which TOML has not
-    saved = found.get("config") or read_toml(directory / CONFIG)
+    saved = found.get("config") or read_toml(directory / SEARCH_CONFIG)
     merged = {**_merged(saved, given), **location}
     for name in redacted_keys(merged):
         raise GepaError(
             f"--resume {directory}: {name} was saved without its secret. Give it again, as an option or with the "
-            f"config that the run was begun with: whet gepa run CONFIG --resume {directory}."
+            f"config that the run was begun with: whet gepa run SEARCH_CONFIG --resume {directory}."
         )
     return validate(GepaConfig, merged, str(directory))
 

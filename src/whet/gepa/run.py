@@ -43,13 +43,12 @@ from whet.gepa.outcome import SearchOutcome, evaluate_commands, resume_command
 from whet.gepa.plan import describe, held_out_wanted, make_plan
 from whet.gepa.records.candidates import CandidateWriter
 from whet.gepa.records.run_directory import SearchDirectory, identity_of
-from whet.gepa.reflection.log import FILE as REFLECTIONS
 from whet.gepa.reflection.log import ReflectionLog
 from whet.gepa.reflection.reflection import Reflection
 from whet.gepa.reflection.rollout_records import JUDGED
 from whet.gepa.splits import EnvRows, Splits, split_examples
 from whet.gepa.types import BudgetSpent, SearchObserver, SearchResult
-from whet.records.directory import failure_message
+from whet.records.directory import REFLECTIONS, failure_message
 from whet.records.lock import EndState
 from whet.records.report import report_or_note
 from whet.rollouts.pace import paced

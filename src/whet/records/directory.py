@@ -15,7 +15,13 @@ from whet.records.lock import DirectoryLock
 from whet.system.files import json_line, sync, write_whole
 from whet.system.untrusted import open_path
 
+RUN_CONFIG, STATUS, ROLLOUTS = "config.toml", "status.json", "rollouts"
+METRICS, EVALS, ERRORS, LEDGER = "metrics.jsonl", "evals.jsonl", "errors.jsonl", "ledger.jsonl"
+"""What a training run writes."""
 METADATA, RESULTS = "metadata.json", "results.jsonl"
+"""What an evaluation writes; a search has its results in `rollouts/`."""
+SEARCH_CONFIG, CANDIDATES = "gepa.toml", "candidates.jsonl"
+CALLS, REFLECTIONS = "calls.jsonl", "reflections.jsonl"
 
 
 class OwnedDirectory:

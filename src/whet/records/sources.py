@@ -12,14 +12,21 @@ from typing import Any, Literal
 
 from whet.errors import RunError, WhetError
 from whet.parsing import parse_json
-from whet.records.directory import METADATA, RESULTS, load_metadata
+from whet.records.directory import (
+    CANDIDATES,
+    METADATA,
+    RESULTS,
+    ROLLOUTS,
+    RUN_CONFIG,
+    SEARCH_CONFIG,
+    STATUS,
+    load_metadata,
+)
 from whet.records.files import SUFFIX
 from whet.records.lock import evaluation_state, is_locked
 from whet.records.stored import environment_names
 from whet.system.files import read_lines
 
-RUN_CONFIG, RUN_STATUS, RUN_ROLLOUTS = "config.toml", "status.json", "rollouts"
-SEARCH_CONFIG, CANDIDATES = "gepa.toml", "candidates.jsonl"
 NOT_ENTERED = frozenset({"node_modules", "__pycache__", "checkpoints", "adapters", "model", "site-packages"})
 DEEPEST = 6
 SourceKind = Literal["evaluation", "training", "search"]
@@ -49,16 +56,16 @@ def source_at(path: Path) -> RunSource:
         if path.name == METADATA:
             return source_at(path.parent)
         if path.suffix != SUFFIX:
-            raise RunError(f"{path}: not a file of rollouts; name a {RESULTS}, or a file in a run's {RUN_ROLLOUTS}/.")
+            raise RunError(f"{path}: not a file of rollouts; name a {RESULTS}, or a file in a run's {ROLLOUTS}/.")
         directory = path.parent
     elif not path.exists():
         raise RunError(f"{path}: there is no such file or directory. `whet view` without a path shows what there is.")
-    within = directory.name == RUN_ROLLOUTS
+    within = directory.name == ROLLOUTS
     run = directory.parent if within else directory
     if (run / SEARCH_CONFIG).is_file() and (within or path.is_dir()):
-        return _search(run, path, path if path.is_file() else run / RUN_ROLLOUTS / RESULTS)
+        return _search(run, path, path if path.is_file() else run / ROLLOUTS / RESULTS)
     if (run / RUN_CONFIG).is_file() and (within or (path.is_dir() and not (path / RESULTS).exists())):
-        return _run(run, path, path if within else run / RUN_ROLLOUTS)
+        return _run(run, path, path if within else run / ROLLOUTS)
     if path.is_file() or (path / RESULTS).exists() or (path / METADATA).exists():
         return _evaluation(directory, path, path if path.is_file() else path / RESULTS)
     raise RunError(
@@ -76,11 +83,11 @@ def find_sources(folder: Path) -> list[RunSource]:
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such folder.")
     made = {"search": _search, "evaluation": _evaluation, "training": _run}
-    rollouts = {"search": Path(RUN_ROLLOUTS, RESULTS), "evaluation": Path(RESULTS), "training": Path(RUN_ROLLOUTS)}
+    rollouts = {"search": Path(ROLLOUTS, RESULTS), "evaluation": Path(RESULTS), "training": Path(ROLLOUTS)}
     sources = [
         made[kind](path, path, path / rollouts[kind])
         for path, kind in run_directories(folder)
-        if kind != "training" or (path / RUN_ROLLOUTS).is_dir()
+        if kind != "training" or (path / ROLLOUTS).is_dir()
     ]
     return sorted(sources, key=lambda source: source.date, reverse=True)
 
@@ -98,7 +105,7 @@ def run_directories(folder: Path) -> Iterator[tuple[Path, SourceKind]]:
             folders.clear()
         elif RESULTS in files:
             yield here, "evaluation"
-        elif RUN_CONFIG in files and (RUN_ROLLOUTS in folders or RUN_STATUS in files):
+        elif RUN_CONFIG in files and (ROLLOUTS in folders or STATUS in files):
             yield here, "training"
             folders.clear()
         if len(here.parts) - top >= DEEPEST:
@@ -134,7 +141,7 @@ def _run(directory: Path, path: Path, rollouts: Path) -> RunSource:
     try:
         config = read_toml(directory / RUN_CONFIG)
         with contextlib.suppress(FileNotFoundError):
-            status = parse_json((directory / RUN_STATUS).read_text(encoding="utf-8"))
+            status = parse_json((directory / STATUS).read_text(encoding="utf-8"))
     except (WhetError, OSError, ValueError) as error:
         note = str(error)
     known = status if isinstance(status, dict) else {}

@@ -22,7 +22,7 @@ from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun, RunList, RunQuery, What
 from whet.hub.storage.database import Database, database_now
 from whet.parsing import parse_toml
-from whet.records.directory import METADATA
+from whet.records.directory import METADATA, METRICS
 from whet.records.sources import run_directories
 from whet.records.tail import last_row
 from whet.service.deployments.folder import DeploymentFolder, source_of, take
@@ -250,7 +250,7 @@ def _scores(directory: Path | None, kind: str) -> tuple[float | None, float | No
         if kind == "evaluation":
             found = metadata_of(directory, METADATA)
             return _number(found.get("avg_reward")), _number(found.get("avg_error"))
-        return _number(last_row(directory, "metrics.jsonl").get("reward/mean")), None
+        return _number(last_row(directory, METRICS).get("reward/mean")), None
     except (OSError, DashboardError, ValueError, AttributeError):
         return None, None
 

@@ -12,8 +12,9 @@ from typing import TypeVar
 import pytest
 
 from whet.errors import GepaError, RunError
-from whet.gepa.calls.call_log import CALLS, CallLog, cost_of_row, scored
+from whet.gepa.calls.call_log import CallLog, cost_of_row, scored
 from whet.gepa.types import RolloutCall, Scored
+from whet.records.directory import CALLS
 from whet.rollouts.results import load_outputs
 
 T = TypeVar("T")

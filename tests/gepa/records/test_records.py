@@ -11,15 +11,9 @@ from typing import Any
 import pytest
 
 from whet.errors import RunError
-from whet.gepa.records.candidates import (
-    CANDIDATES,
-    FRONTIER,
-    CandidateWriter,
-    by_id,
-    frontier,
-    read_candidates,
-)
+from whet.gepa.records.candidates import FRONTIER, CandidateWriter, by_id, frontier, read_candidates
 from whet.gepa.types import CandidateRecord
+from whet.records.directory import CANDIDATES
 
 Make = Callable[..., CandidateRecord]
 

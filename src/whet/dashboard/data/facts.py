@@ -24,14 +24,13 @@ from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun
 from whet.errors import WhetError
 from whet.parsing import parse_json, parse_toml
-from whet.records.directory import METADATA
+from whet.records.directory import ERRORS, EVALS, METADATA, METRICS, RESULTS, RUN_CONFIG, STATUS
 from whet.records.files import read_at
 from whet.records.lock import LOCK
 from whet.records.report import REPORT
 from whet.records.tail import file_stamp
 from whet.system.redaction import redacted
 
-EVALS, STATUS, MISSED = "evals.jsonl", "status.json", "errors.jsonl"
 MOST_EVALUATIONS = 1_000
 MOST_TASKS = 200
 EVALS_BYTES, REPORT_BYTES = 64 << 20, 32 << 20
@@ -112,7 +111,7 @@ class Findings:
         if run.kind == "search":
             return []
         faults = checkpoint_faults()
-        names = ("config.toml", STATUS, "metrics.jsonl", EVALS, MISSED, METADATA, "results.jsonl")
+        names = (RUN_CONFIG, STATUS, METRICS, EVALS, ERRORS, METADATA, RESULTS)
         base = results_directory(directory) if run.kind == "evaluation" else directory
         stamps = (tuple(file_stamp(base / name) for name in names), tuple(faults))
         with self._lock:
@@ -185,7 +184,7 @@ def _examined(directory: Path, run: LibraryRun, faults: list[str]) -> list[dict[
 def _check_files(directory: Path) -> None:
     """Raises `DashboardError` for a link, a pipe or a folder where the doctor reads a file."""
     steps = (directory / "rollouts").glob("step_*.jsonl") if file_stamp(directory / "rollouts") is not None else ()
-    for path in (*(directory / name for name in (LOCK, "config.toml", STATUS, "metrics.jsonl", EVALS, MISSED)), *steps):
+    for path in (*(directory / name for name in (LOCK, RUN_CONFIG, STATUS, METRICS, EVALS, ERRORS)), *steps):
         if path.is_symlink() or (path.exists() and not path.is_file()):
             raise DashboardError("forbidden", f"{path.name} is not a regular file; links are not followed.")
     if (directory / "rollouts").is_symlink() or (directory / "checkpoints").is_symlink():

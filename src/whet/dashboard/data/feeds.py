@@ -20,6 +20,7 @@ from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun, Viewer
 from whet.errors import WhetError
 from whet.parsing import parse_json
+from whet.records.directory import EVALS, METRICS, STATUS
 from whet.records.log import LogQuery
 from whet.records.tail import FileStamp, Tail, file_stamp, last_row
 from whet.system.files import json_line
@@ -77,8 +78,8 @@ class RunFeed:
 
     id: str
     subscribers: set[Subscriber] = field(default_factory=set)
-    metrics: Tail = field(default_factory=lambda: Tail("metrics.jsonl"))
-    evaluations: Tail = field(default_factory=lambda: Tail("evals.jsonl"))
+    metrics: Tail = field(default_factory=lambda: Tail(METRICS))
+    evaluations: Tail = field(default_factory=lambda: Tail(EVALS))
     log: str = ""  # cursor
     log_stamp: FileStamp | None = None
     status_stamp: FileStamp | None = None
@@ -103,14 +104,14 @@ class RunFeed:
                     file.skip(run.directory)
             self.log = log_lines(run, LogQuery(tail=True, limit=1))["next"]
             self.log_stamp = file_stamp(run.directory / "logs" / "run.log")
-            self.status_stamp = file_stamp(run.directory / "status.json")
+            self.status_stamp = file_stamp(run.directory / STATUS)
         self.shown = _state(run)
 
     def look(self, data: DashboardData, now: float) -> list[bytes]:
         """What is new since the last look."""
         events: list[bytes] = []
         ended = self.run is None or self.run.ended
-        status = file_stamp(self.run.directory / "status.json") if self.run and self.run.directory else None
+        status = file_stamp(self.run.directory / STATUS) if self.run and self.run.directory else None
         if now - self.looked >= LIBRARY_SECONDS or status != self.status_stamp:
             self.looked, self.status_stamp = now, status
             self.run = data.library.look(self.id)
@@ -170,7 +171,7 @@ def _state(run: LibraryRun) -> dict[str, Any]:
     status: Mapping[str, Any] = {}
     if run.directory is not None and run.kind in ("training", "sft") and not run.ended:
         try:
-            status = read_object(run.directory, "status.json")
+            status = read_object(run.directory, STATUS)
         except (WhetError, OSError):
             status = {}
     fields = {name: status[name] for name in STATUS_FIELDS if name in status}
@@ -228,11 +229,11 @@ class ListFeed:
         said = {"run": run.id, **{name: view.get(name) for name in names}}
         if run.directory is None or run.kind not in ("training", "sft"):
             return said
-        stamp = file_stamp(run.directory / "metrics.jsonl")
+        stamp = file_stamp(run.directory / METRICS)
         if stamp == self.stamps.get(run.id) and run.id in self.shown:
             return {**said, "step": self.shown[run.id]["step"], "reward": self.shown[run.id]["reward"]}
         self.stamps[run.id] = stamp
-        row = last_row(run.directory, "metrics.jsonl")
+        row = last_row(run.directory, METRICS)
         if isinstance(row.get("step"), int):
             said |= {"step": row["step"], "reward": row.get("reward/mean", said["reward"])}
         return said

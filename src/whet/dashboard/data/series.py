@@ -16,9 +16,9 @@ from typing import Any
 from whet.dashboard.data.files import directory_of, open_inside
 from whet.dashboard.library import LibraryRun
 from whet.parsing import parse_json
+from whet.records.directory import METRICS
 from whet.records.tail import Tail
 
-METRICS = "metrics.jsonl"
 LONGEST_LINE = 4 << 20
 """Bytes of the file that are read at a time; no row is longer."""
 ROWS = 100

@@ -14,9 +14,9 @@ from typing import Any
 from whet.dashboard.data.files import read_object
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun
-from whet.records.directory import METADATA, RESULTS
+from whet.records.directory import METADATA, RESULTS, ROLLOUTS
 from whet.records.heads import IndexProgress
-from whet.records.sources import RUN_ROLLOUTS, RunSource, SourceKind, run_directories
+from whet.records.sources import RunSource, SourceKind, run_directories
 from whet.records.store import Store
 from whet.records.tail import file_stamp
 
@@ -169,7 +169,7 @@ def source_of(run: LibraryRun) -> tuple[RunSource, Path]:
     if run.kind == "sft":
         raise DashboardError("not_found", f"{run.name} imitates conversations; it has no rollouts.")
     kind: SourceKind = run.kind
-    rollouts = directory / RUN_ROLLOUTS
+    rollouts = directory / ROLLOUTS
     if kind == "search":
         rollouts /= RESULTS
     elif kind == "evaluation":

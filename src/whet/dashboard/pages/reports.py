@@ -30,12 +30,13 @@ from whet.dashboard.pages.rendering import PageRoute, render, root_of
 from whet.display.page.rendering import fragment
 from whet.display.text import number
 from whet.errors import RunError
+from whet.records.directory import CANDIDATES, METADATA, REFLECTIONS, RESULTS, SEARCH_CONFIG
 from whet.records.tail import FileStamp, file_stamp
 
 router = APIRouter(route_class=PageRoute)
 FILES = {
-    "evaluation": ("metadata.json", "results.jsonl"),
-    "search": ("metadata.json", "gepa.toml", "candidates.jsonl", "reflections.jsonl", "rollouts/results.jsonl"),
+    "evaluation": (METADATA, RESULTS),
+    "search": (METADATA, SEARCH_CONFIG, CANDIDATES, REFLECTIONS, "rollouts/results.jsonl"),
 }
 MOST_BYTES = 512 << 20
 """Bytes of a run's files that a page reads; a larger one has its report by the command."""
@@ -184,7 +185,7 @@ def _evaluation(folder: Path) -> str:
     from whet.evals.report.data import read_report
     from whet.evals.report.page import TEMPLATE, values
 
-    if not (folder / "results.jsonl").is_file():
+    if not (folder / RESULTS).is_file():
         return ""
     data = read_report(folder)
     return fragment(TEMPLATE, **values(data)) if data.summary.rollouts else ""

@@ -22,11 +22,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from whet.errors import RunError
 from whet.gepa.types import CandidateRecord, SearchObserver
+from whet.records.directory import CANDIDATES
 from whet.system.files import LineFile, json_line, read_lines, write_whole
 
 logger = logging.getLogger(__name__)
 
-CANDIDATES = "candidates.jsonl"
 FRONTIER = "pareto_frontier.jsonl"
 
 

@@ -22,11 +22,10 @@ from whet.gepa.config import GepaConfig
 from whet.gepa.splits import Splits
 from whet.gepa.types import Candidate
 from whet.records.differences import difference_lines, refuse
-from whet.records.directory import METADATA, OwnedDirectory, load_metadata, write_metadata
+from whet.records.directory import METADATA, SEARCH_CONFIG, OwnedDirectory, load_metadata, write_metadata
 from whet.system.files import json_line, write_whole
 from whet.system.redaction import KNOWN, redacted
 
-CONFIG = "gepa.toml"
 IDENTITY = "identity"
 MAX_CALLS = "max_calls"
 FIXED = {
@@ -87,7 +86,7 @@ class SearchDirectory(OwnedDirectory):
         with self._taken(resume=resume):
             if resume:
                 self._metadata = self._load()
-            write_whole(self.path / CONFIG, config.to_toml())
+            write_whole(self.path / SEARCH_CONFIG, config.to_toml())
             self.write(
                 state="running",
                 config=redacted(config.model_dump(mode="json", exclude={"env_file"})),

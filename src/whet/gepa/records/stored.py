@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from whet.errors import RunError
-from whet.gepa.records.candidates import CANDIDATES, by_id, read_candidates
-from whet.gepa.records.run_directory import CONFIG
+from whet.gepa.records.candidates import by_id, read_candidates
 from whet.gepa.types import CandidateRecord, Confirmation, SearchPlan, best_of, seed_of
-from whet.records.directory import METADATA, load_metadata
+from whet.records.directory import CANDIDATES, METADATA, SEARCH_CONFIG, load_metadata
 from whet.records.lock import DIED, ENDED, state_of
 from whet.records.stored import RUNS, StoredRun, as_far_as_possible, check_folder, resolve
 
@@ -123,7 +122,7 @@ def find_searches(folder: Path = RUNS) -> list[StoredSearch]:
 
 def is_search(directory: Path) -> bool:
     """Whether `whet gepa run` has made this directory."""
-    return any((directory / name).is_file() for name in (CONFIG, CANDIDATES))
+    return any((directory / name).is_file() for name in (SEARCH_CONFIG, CANDIDATES))
 
 
 def _read(directory: Path) -> StoredSearch:

@@ -17,8 +17,6 @@ from whet.errors import RunError
 from whet.system.files import LineFile, read_lines
 from whet.types import Messages
 
-FILE = "reflections.jsonl"
-
 Failure = Literal["refused", "too long"]
 """Why there is no answer: a content filter refused, or the request does not fit into the model's context."""
 

@@ -10,10 +10,9 @@ from typing import Any
 
 from whet.gepa.records.candidates import Frontier, frontier
 from whet.gepa.records.stored import StoredSearch
-from whet.gepa.reflection.log import FILE as REFLECTIONS
 from whet.gepa.reflection.log import ReflectionReply
 from whet.gepa.reflection.reflection import most_chars, why_unusable
-from whet.records.directory import RESULTS
+from whet.records.directory import REFLECTIONS, RESULTS
 from whet.records.entries import question_of
 from whet.system.files import read_lines
 

@@ -9,9 +9,10 @@ from typing import Any
 from rich.console import RenderableType
 
 from whet.display.text import error_lines
+from whet.records.directory import EVALS, METRICS
 from whet.records.live import Output, RunView
 from whet.rl.doctor import LiveDoctor
-from whet.rl.monitors.jsonl import EVALS, read_evaluations
+from whet.rl.monitors.jsonl import read_evaluations
 from whet.rl.monitors.progress import RunProgress
 from whet.rl.monitors.protocol import EvalReport, Monitor, Outcome, RunPlan, StepReport
 from whet.rl.monitors.views import comparison_table, evaluation_line, live_view, output_paths, plan_line, step_line
@@ -132,5 +133,5 @@ def _steps(count: int) -> str:
 
 def _rows_before(directory: Path, step: int) -> Iterator[dict[str, Any]]:
     """The steps on record before `step`, so that the curves of a run that is resumed begin where it began."""
-    metrics = directory / "metrics.jsonl"
+    metrics = directory / METRICS
     return (row for row in (read_lines(metrics) if metrics.is_file() else ()) if row["step"] < step)

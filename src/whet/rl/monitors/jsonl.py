@@ -18,11 +18,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+from whet.records.directory import EVALS
 from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
 from whet.rollouts.totals import EvalScore
 from whet.system.files import LineFile, read_lines
-
-EVALS = "evals.jsonl"
 
 
 class JsonlMonitor(Monitor):

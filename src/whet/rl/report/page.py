@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from whet.records.conversation import EXCERPT, conversation
+from whet.records.directory import RUN_CONFIG
 from whet.rl.doctor.finding import DoctorFinding
 from whet.rl.monitors.progress import compare
 from whet.rl.report.data import RunData
@@ -36,7 +37,7 @@ def values(run: RunData, figures: Sequence[Figure], findings: Sequence[DoctorFin
         "pairs": before_and_after(rollouts),
         "trained": trained_samples(rollouts, [int(row["step"]) for row in run.metrics]),
         "messages_of": lambda row, part: conversation(row, part, EXCERPT),
-        "config_text": (run.directory / "config.toml").read_text(encoding="utf-8"),
+        "config_text": (run.directory / RUN_CONFIG).read_text(encoding="utf-8"),
     }
 
 

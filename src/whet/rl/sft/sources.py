@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from whet.config import read_toml
 from whet.errors import DatasetError, MissingExtraError, RunError
-from whet.records.directory import RESULTS
+from whet.records.directory import RESULTS, RUN_CONFIG
 from whet.rollouts.results import load_outputs
 from whet.rollouts.token_rows import read_rollouts
 
@@ -49,8 +49,8 @@ def read_path(path: Path, split: str) -> DataSource:
         return DataSource.of(_file(path))
     check_path(path)
     try:
-        if (path / "rollouts").is_dir() and (path / "config.toml").is_file():
-            model = read_toml(path / "config.toml").get("model")
+        if (path / "rollouts").is_dir() and (path / RUN_CONFIG).is_file():
+            model = read_toml(path / RUN_CONFIG).get("model")
             return DataSource.of(_trained(path), rollouts=True, sampled_by=str(model))
         if evaluations := sorted(results.parent for results in path.rglob(RESULTS)):
             rows = (row for evaluation in evaluations for row in _evaluated(evaluation))

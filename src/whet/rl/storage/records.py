@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import RunError
-from whet.records.directory import free_path
+from whet.records.directory import ERRORS, EVALS, LEDGER, METRICS, free_path
 from whet.rl.learner.protocol import Learner
 from whet.rl.loop.group import Group, Tally
-from whet.rl.monitors.jsonl import EVALS, JsonlMonitor, read_evaluations
+from whet.rl.monitors.jsonl import JsonlMonitor, read_evaluations
 from whet.rl.monitors.protocol import EvalReport, StepReport
 from whet.rl.storage.checkpoints import load_checkpoint, newest_checkpoint, save_checkpoint
 from whet.rl.storage.ledger import Ledger
@@ -43,10 +43,10 @@ from whet.system.files import LineFile, json_line, read_lines, write_whole
 
 CURRICULUM = "curriculum.json"
 KEYS: dict[str, dict[str, type]] = {
-    "metrics.jsonl": {"step": int},
+    METRICS: {"step": int},
     EVALS: {"step": int, "moment": str, "version": int, "environment": str, "sampling": str, "metrics": dict},
-    "ledger.jsonl": {"step": int, "groups": list},
-    "errors.jsonl": {"step": int},
+    LEDGER: {"step": int, "groups": list},
+    ERRORS: {"step": int},
 }
 """What a line of each growing file must hold."""
 
@@ -180,7 +180,7 @@ class Records:
         return step, state, passed_over
 
 
-LINE_FILES = ("metrics.jsonl", "evals.jsonl", "ledger.jsonl", "errors.jsonl")
+LINE_FILES = (METRICS, EVALS, LEDGER, ERRORS)
 NUMBERED = re.compile(r"(?:eval_)?step_(\d+)")
 
 

@@ -22,7 +22,7 @@ from whet.config import read_toml
 from whet.envs.identity.record import changed_fields, identify, identity_differences
 from whet.errors import RunError
 from whet.records.differences import differences, refuse
-from whet.records.directory import OwnedDirectory
+from whet.records.directory import ERRORS, LEDGER, METRICS, RUN_CONFIG, STATUS, OwnedDirectory
 from whet.rl.sections.inference import NEUTRAL
 from whet.rl.sections.training import TrainingConfig, TrainingEnvConfig
 from whet.system.files import write_whole
@@ -69,15 +69,15 @@ class RunDirectory(OwnedDirectory):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.config = path / "config.toml"
-        self.status = path / "status.json"
-        self.metrics = path / "metrics.jsonl"
-        self.errors = path / "errors.jsonl"
+        self.config = path / RUN_CONFIG
+        self.status = path / STATUS
+        self.metrics = path / METRICS
+        self.errors = path / ERRORS
         self.rollouts = path / "rollouts"
         self.checkpoints = path / "checkpoints"
         self.adapters = path / "adapters"
         self.model = path / "model"
-        self.ledger = path / "ledger.jsonl"
+        self.ledger = path / LEDGER
         self.logs = path / "logs"
 
     def check(self, config: TrainingConfig, *, resume: bool) -> None:

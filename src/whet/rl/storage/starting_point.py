@@ -14,6 +14,7 @@ from pathlib import Path
 from whet.errors import ConfigError, ModelLoadError
 from whet.inference.loading import check_model
 from whet.inference.model_names import find_local
+from whet.records.directory import RUN_CONFIG
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.make import check_trainable
 from whet.rl.sections.algorithm import INITIAL
@@ -78,7 +79,7 @@ def _checkpoint(name: str) -> tuple[Path, int] | None:
     path = Path(name).expanduser().absolute()
     step = path.name.removeprefix("step_")
     run = path.parent.parent
-    if path.parent.name != "checkpoints" or not step.isdigit() or not (run / "config.toml").is_file():
+    if path.parent.name != "checkpoints" or not step.isdigit() or not (run / RUN_CONFIG).is_file():
         return None
     return run, int(step)
 

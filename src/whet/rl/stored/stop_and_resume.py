@@ -8,6 +8,7 @@ from pathlib import Path
 
 from whet.config import read_toml
 from whet.errors import RunError
+from whet.records.directory import RUN_CONFIG
 from whet.records.lock import ENDED, is_locked
 from whet.records.process import stop_process
 from whet.rl.config import RunConfig, load_run_config
@@ -56,17 +57,17 @@ def config_of_run(run: Path, overrides: Sequence[str] = ()) -> RunConfig | SftCo
     Raises `RunError` where `run` is not the directory of a run, and `ConfigError` for an invalid config.
     """
     run = run.resolve()
-    if not (run / "config.toml").is_file():
+    if not (run / RUN_CONFIG).is_file():
         raise RunError(f"{run} is not a run: it has no config.toml. Give a directory such as runs/my-run.")
     location = ["--name", run.name, "--runs_directory", str(run.parent)]
-    saved = read_toml(run / "config.toml")
+    saved = read_toml(run / RUN_CONFIG)
     for name in redacted_keys(saved):
         raise RunError(
             f"{run / 'config.toml'}: {name} was saved without its secret. Resume with the config that the run was "
             "begun with: whet train run CONFIG --resume."
         )
     load = load_sft_config if "data" in saved else load_run_config
-    return load(run / "config.toml", [*location, *overrides])
+    return load(run / RUN_CONFIG, [*location, *overrides])
 
 
 def resume_run(

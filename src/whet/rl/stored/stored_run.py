@@ -11,9 +11,10 @@ from typing import Any
 from whet.config import read_toml
 from whet.errors import RunError
 from whet.parsing import parse_json
+from whet.records.directory import EVALS, RUN_CONFIG
 from whet.records.lock import state_of
 from whet.records.stored import RUNS, StoredRun, as_far_as_possible, check_folder, environment_names, resolve
-from whet.rl.monitors.jsonl import EVALS, read_evaluations
+from whet.rl.monitors.jsonl import read_evaluations
 from whet.rl.monitors.protocol import EvalReport
 from whet.rl.storage.checkpoints import checkpoints_in, fault_of
 from whet.rl.storage.run_directory import RunDirectory
@@ -51,7 +52,7 @@ class StoredTraining(StoredRun):
         try:
             last = datetime.fromisoformat(str(self.status.get("ended") or self.status["heartbeat"]))
         except (KeyError, ValueError):
-            last = datetime.fromtimestamp((self.directory / "config.toml").stat().st_mtime).astimezone()
+            last = datetime.fromtimestamp((self.directory / RUN_CONFIG).stat().st_mtime).astimezone()
         return last.astimezone().replace(tzinfo=None).isoformat(sep=" ", timespec="minutes")
 
     @property
@@ -90,7 +91,7 @@ def find_runs(folder: Path = RUNS) -> list[StoredTraining]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / "config.toml").is_file()
+    return (path / RUN_CONFIG).is_file()
 
 
 def _read_as_far_as_possible(path: Path) -> StoredTraining:
@@ -115,4 +116,4 @@ def _read(path: Path) -> StoredTraining:
             f"{RunDirectory(path).status}: not JSON ({error}). Remove it; the run resumes without it."
         ) from None
     status = status if isinstance(status, dict) else {}
-    return StoredTraining(path, read_toml(path / "config.toml", open_path), status, state_of(path, status))
+    return StoredTraining(path, read_toml(path / RUN_CONFIG, open_path), status, state_of(path, status))

@@ -29,13 +29,13 @@ from whet.hub.domain.access import Caller, version_for
 from whet.hub.errors import HubError, not_found
 from whet.hub.storage.database import database_now
 from whet.inference.model_names import PACKAGED, TINY, packaged_file
+from whet.records.directory import RUN_CONFIG
 from whet.service.deployments.folder import steps_of
 from whet.service.domain import runs
 from whet.service.domain.access import RUN, SEE, UPLOAD, owner_for, run_for, viewer_of
 from whet.service.domain.runs import action_states, split_reference
 from whet.service.domain.secrets import MOST, check_names
 from whet.service.domain.submission import (
-    CONFIG,
     CheckedConfig,
     RefusedError,
     check_config,
@@ -155,7 +155,7 @@ def _checked(service: Service, body: SubmissionBody) -> CheckedConfig:
     check_secrets(body.secrets, body.config)
     with tempfile.TemporaryDirectory(dir=service.hub.uploads, prefix="check-") as made:
         folder = Path(made)
-        (folder / CONFIG).write_text(body.config, encoding="utf-8")
+        (folder / RUN_CONFIG).write_text(body.config, encoding="utf-8")
         link_files(service.blobs, folder, body.files)
         checked = check_config(body.kind, folder, body.config, body.files)
     listed, problems = set(body.environments), []

@@ -14,6 +14,7 @@ from typing import Any
 
 from whet.authoring.review.about_files import KEY_FILES, secrets_in
 from whet.errors import ConfigError
+from whet.records.directory import RUN_CONFIG
 from whet.system.terminal import safe_text
 
 FILE_BYTES = 50 << 20
@@ -117,7 +118,7 @@ class SubmissionFiles:
 
 def _below(folder: Path) -> Iterator[tuple[Path, Path]]:
     """Every file of a folder by its name there; what a run keeps besides its rows is left out."""
-    is_run = (folder / "rollouts").is_dir() and (folder / "config.toml").is_file()
+    is_run = (folder / "rollouts").is_dir() and (folder / RUN_CONFIG).is_file()
     for file in sorted(folder.rglob("*")):
         inner = file.relative_to(folder)
         skipped = set(inner.parts[:-1]) & set(LEFT_OUT) or (is_run and inner.parts[0] in NOT_DATA)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whet.errors import RunError
+from whet.records.directory import RUN_CONFIG
 from whet.records.stored import RUNS
 from whet.system.terminal import safe_text
 
@@ -24,7 +25,7 @@ ID = re.compile(r"[0-9a-f]{16}")
 
 def is_here(run: str) -> bool:
     """Whether a RUN is one of this machine."""
-    return any((path / "config.toml").is_file() for path in (Path(run), RUNS / run))
+    return any((path / RUN_CONFIG).is_file() for path in (Path(run), RUNS / run))
 
 
 def is_of_service(run: str) -> bool:

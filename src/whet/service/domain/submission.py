@@ -22,11 +22,11 @@ from whet.gepa.config import GepaConfig
 from whet.gepa.options import load_config as load_search
 from whet.hub.errors import HubError
 from whet.parsing import parse_toml
+from whet.records.directory import RUN_CONFIG
 from whet.rl.config import RunConfig, load_run_config
 from whet.rl.sft.config import SftConfig, load_sft_config
 from whet.system.redaction import SHORTEST, redacted, redacted_keys
 
-CONFIG = "config.toml"
 MOST_FILES = 1_000
 LONGEST_NAME, DEEPEST_NAME = 400, 32
 """Characters and parts of the name of a submitted file."""
@@ -91,11 +91,11 @@ def check_file_names(files: Mapping[str, str]) -> None:
         if name not in short:
             limits = f"{LONGEST_NAME} characters and {DEEPEST_NAME} folders"
             problems.append((f"files.{name[:80]!r}", f"is longer or deeper than {limits}"))
-        elif CONFIG in map(str, PurePosixPath(name).parents):
-            problems.append((f"files.{name[:80]!r}", f"would be in {CONFIG}, which is a file"))
+        elif RUN_CONFIG in map(str, PurePosixPath(name).parents):
+            problems.append((f"files.{name[:80]!r}", f"would be in {RUN_CONFIG}, which is a file"))
         elif not is_inside(name) or name != str(PurePosixPath(name)):
             problems.append((f"files.{name[:80]!r}", "is no relative path below the submission"))
-        elif name == CONFIG or name in folders:
+        elif name == RUN_CONFIG or name in folders:
             problems.append((f"files.{name[:80]}", "is the name of something else too"))
     if problems:
         raise RefusedError(problems)
@@ -123,11 +123,11 @@ def check_config(kind: str, folder: Path, text: str, files: Mapping[str, str]) -
     problems = [*_refused_keys(tables, files), *_with_secrets(tables)]
     if problems:
         raise RefusedError(problems)
-    path = folder / CONFIG
+    path = folder / RUN_CONFIG
     try:
         checked = _load(kind, path)
     except WhetError as error:
-        lines = [line.removeprefix(f"{path}: ").replace(str(path), CONFIG) for line in str(error).splitlines()]
+        lines = [line.removeprefix(f"{path}: ").replace(str(path), RUN_CONFIG) for line in str(error).splitlines()]
         raise RefusedError([_problem(line.replace(str(folder), ".")) for line in lines]) from None
     return replace(checked, model=checked.model.removeprefix(f"{folder}/"))
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from whet.errors import ConfigError
 from whet.hub.storage.store import FileStore
+from whet.records.directory import METADATA, RUN_CONFIG
 from whet.service.runner import isolation as isolating
 from whet.service.runner import network
 from whet.service.runner.environments import Builder, Packages
@@ -28,8 +29,7 @@ from whet.service.runner.shim import GATE_HERE, Plan
 from whet.system import untrusted
 from whet.system.files import write_whole
 
-CONFIG = "config.toml"
-BEGUN = {"training": CONFIG, "sft": CONFIG, "search": "metadata.json"}
+BEGUN = {"training": RUN_CONFIG, "sft": RUN_CONFIG, "search": METADATA}
 """The file that a run directory has from its beginning, for the kinds that can be continued in it."""
 SECRETS_INSIDE = "/dev/shm/whet-secrets.json"
 
@@ -159,10 +159,10 @@ def materialise(folder: RunFolder, job: Job, blobs: FileStore) -> None:
     untrusted.remove(folder.path, SUBMISSION)
     aside = Path(tempfile.mkdtemp(prefix=".submission.", dir=folder.path))
     try:
-        write_whole(aside / CONFIG, job.config)
+        write_whole(aside / RUN_CONFIG, job.config)
         for name, sha256 in job.files.items():
             inside = PurePosixPath(name)
-            if inside.is_absolute() or ".." in inside.parts or not inside.parts or inside == PurePosixPath(CONFIG):
+            if inside.is_absolute() or ".." in inside.parts or not inside.parts or inside == PurePosixPath(RUN_CONFIG):
                 raise ConfigError(f"the submission has a file '{name}', which is no path inside of it.")
             _copy(blobs, sha256, aside / inside, name)
         for above, _, files in os.walk(aside):  # the run's user may be another one, and only reads
@@ -203,13 +203,13 @@ def command_of(python: Path, job: Job, folder: RunFolder) -> list[str]:
             return [*whet, "train", "resume", str(folder.run), "--step", str(job.resume_step)]
         verb = "run" if job.kind == "training" else "sft"
         more = ["--resume"] if begun else []
-        return [*whet, "train", verb, CONFIG, *own, "--runs_directory", str(folder.path), *more]
+        return [*whet, "train", verb, RUN_CONFIG, *own, "--runs_directory", str(folder.path), *more]
     if job.kind == "evaluation":
         more = ["--resume"] if untrusted.names(folder.path, RUN, most=1) else []
-        return [*whet, "eval", "run", CONFIG, "--output-directory", str(folder.run), *more]
+        return [*whet, "eval", "run", RUN_CONFIG, "--output-directory", str(folder.run), *more]
     if begun:
         return [*whet, "gepa", "run", "--resume", str(folder.run)]
-    return [*whet, "gepa", "run", CONFIG, *own, "--runs-directory", str(folder.path)]
+    return [*whet, "gepa", "run", RUN_CONFIG, *own, "--runs-directory", str(folder.path)]
 
 
 def _place_for_secrets() -> str:

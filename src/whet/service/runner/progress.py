@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.parsing import parse_json
-from whet.records.directory import METADATA, RESULTS
+from whet.records.directory import METADATA, METRICS, RESULTS, STATUS
 from whet.records.tail import Tail
 from whet.system import untrusted
 
@@ -62,10 +62,10 @@ class Watch:
     def look(self) -> Seen:
         if self.kind == "evaluation":
             return self._evaluation()
-        status = untrusted.read_object(*_within(self.folder, "status.json"))
+        status = untrusted.read_object(*_within(self.folder, STATUS))
         status = status or untrusted.read_object(*_within(self.folder, METADATA))
         stale = self.before is not None and self.mark() == list(self.before)
-        self._count(("metrics.jsonl",), _trained)
+        self._count((METRICS,), _trained)
         self._count((RESULTS,), _used)
         return Seen(
             step=_whole(status.get("step", status.get("spent"))),  # of a search the calls
@@ -77,7 +77,7 @@ class Watch:
 
     def mark(self) -> list[int] | None:
         """Which version of the file with its state a run has; None without one."""
-        for name in ("status.json", METADATA):
+        for name in (STATUS, METADATA):
             with suppress(OSError), untrusted.open_inside(*_within(self.folder, name)) as descriptor:
                 found = os.fstat(descriptor)
                 return [found.st_ino, found.st_mtime_ns]
