@@ -10,7 +10,7 @@ from typing import IO
 import pytest
 
 from whet.errors import RunError
-from whet.records.lock import LOCK, DirectoryLock, evaluation_state, is_locked, state_of
+from whet.records.lock import LOCK, DirectoryLock, evaluation_state, is_held, is_locked, state_of, take
 
 
 def test_a_directory_has_one_writer_until_the_lock_is_released(tmp_path: Path) -> None:
@@ -84,3 +84,19 @@ def test_a_run_that_has_not_ended_and_has_no_process_died(
 def test_an_evaluation_without_a_state_has_finished(tmp_path: Path) -> None:
     assert evaluation_state(tmp_path, {}) == "finished"
     assert evaluation_state(tmp_path, {"state": "running"}) == "unfinished"
+
+
+def test_other_users_may_look_at_the_lock_of_a_run_and_not_at_others(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        DirectoryLock(tmp_path).release()
+        descriptor = take(tmp_path / "alone")
+    finally:
+        os.umask(before)
+    assert (tmp_path / LOCK).stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "alone").stat().st_mode & 0o777 == 0o600
+    assert descriptor is not None
+    assert take(tmp_path / "alone") is None
+    assert is_held(tmp_path / "alone")
+    os.close(descriptor)
+    assert not is_held(tmp_path / "alone")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from whet.hub.policy import Scope
 from whet.hub.storage.database import Database, database_url, migrate
 from whet.hub.storage.store import FileStore
 from whet.hub.storage.tables import Account, HubState
+from whet.records.lock import take
 
 PROOF, PROOF_OF = "whet hub", "the key of this hub"
 ADMINISTRATOR = "hub-admin"
@@ -61,16 +61,14 @@ def open_hub(
 def _locked(data: Path) -> Iterator[None]:
     try:
         keep_private(data)
-        descriptor = os.open(data / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = take(data / "lock")
     except OSError as error:
         raise ConfigError(
             f"the hub's folder {data} cannot be written ({error.strerror}). Name another --data."
         ) from error
+    if descriptor is None:
+        raise ConfigError(f"another hub runs on {data}. Stop it first, or name another --data.")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"another hub runs on {data}. Stop it first, or name another --data.") from None
         yield
     finally:
         os.close(descriptor)

@@ -8,7 +8,6 @@ a pipe that this process is gone (`parent.py`). It holds no run: they outlive al
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import select
@@ -30,6 +29,7 @@ from whet.config import Option
 from whet.errors import ConfigError
 from whet.gateway.serve import address_of, listen
 from whet.hub.client.settings import HUB_VARIABLE, TOKEN_VARIABLE
+from whet.records.lock import take
 from whet.service.parent import VARIABLE
 from whet.service.runner.serve import NETWORK_HELP
 from whet.service.serve import LISTENING, ApiConfig
@@ -234,16 +234,12 @@ def _alone(data: Path) -> Iterator[None]:
 
     try:
         keep_private(data)
-        descriptor = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = take(data / LOCK)
     except OSError as error:
         raise ConfigError(f"the folder {data} cannot be written ({error.strerror}). Name another --data.") from error
+    if descriptor is None:
+        raise ConfigError(f"`whet service up` runs on {data} already. Stop it first, or name another --data.")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"`whet service up` runs on {data} already. Stop it first, or name another --data."
-            ) from None
         yield
     finally:
         os.close(descriptor)

@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
+from whet.records.lock import is_held, take
 from whet.service.runner.ends import End, end_of
-from whet.service.runner.folders import is_held, take
 from whet.service.runner.progress import Seen, Watch
 from whet.system.untrusted import read_object
 

@@ -1,4 +1,4 @@
-"""The files of a run and of its attempts, and the locks that say what still lives.
+"""The files of a run and of its attempts; locks (`records/lock.py`) say what still lives.
 
     attempts/{n}/attempt.json    who guards the attempt (the shim) and who runs it, written by the shim
     attempts/{n}/exit.json       how it ended, written once, by the process that holds `shim.lock`
@@ -13,10 +13,6 @@ to the runner. What it may have written is read by `system/untrusted.py` alone.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,46 +79,6 @@ class RunFolder:
 
     def attempt(self, number: int) -> AttemptFolder:
         return AttemptFolder(self.path / "attempts" / str(number))
-
-
-def take(lock: Path) -> int | None:
-    """The descriptor of a lock that is now this process's; None where a process has it."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-@contextlib.contextmanager
-def taken(lock: Path) -> Iterator[bool]:
-    """Hold a lock inside the block, if it was free: whether it was."""
-    descriptor = take(lock)
-    try:
-        yield descriptor is not None
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def is_held(lock: Path) -> bool:
-    """Whether a process has a lock. A shared look excludes no other look."""
-    try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def read_object(path: Path) -> dict[str, Any]:

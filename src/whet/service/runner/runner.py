@@ -33,6 +33,7 @@ from whet.errors import WhetError
 from whet.hub.domain.cipher import Cipher
 from whet.hub.errors import HubError
 from whet.hub.storage.database import Database, database_now
+from whet.records.lock import is_held, take, taken
 from whet.records.process import began
 from whet.service.domain import queue, runners
 from whet.service.domain.queue import Held, Unattended
@@ -40,7 +41,7 @@ from whet.service.domain.secrets import secrets_of_run
 from whet.service.runner import isolation as isolating
 from whet.service.runner.ends import End, end_of
 from whet.service.runner.environments import packages_of
-from whet.service.runner.folders import AttemptFolder, RunFolder, is_held, read_object, take, taken
+from whet.service.runner.folders import AttemptFolder, RunFolder, read_object
 from whet.service.runner.limits import Limits
 from whet.service.runner.machine import Machine
 from whet.service.runner.preparing import Job, Workshop, tidy

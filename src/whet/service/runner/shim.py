@@ -27,11 +27,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from whet.records.lock import is_held, take
 from whet.records.process import began, this_process
 from whet.sandboxes.bubblewrap.seccomp import filter_for
 from whet.sandboxes.network.allow_list import PROXY_PORT
 from whet.service.privacy import undumpable
-from whet.service.runner.folders import AttemptFolder, is_held, read_object, take
+from whet.service.runner.folders import AttemptFolder, read_object
 from whet.service.runner.limits import Limits, LimitWatch
 from whet.service.runner.output import BoundedLog
 from whet.system.files import write_whole
