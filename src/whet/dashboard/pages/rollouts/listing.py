@@ -16,8 +16,9 @@ from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, render
 from whet.dashboard.pages.rollouts.query import ListQuery, narrowed_by, read_query
-from whet.dashboard.pages.rollouts.table import address, cells, column_heads, rollout_columns, run_path
+from whet.dashboard.pages.rollouts.table import address, column_heads, rollout_columns, run_path
 from whet.errors import RunError
+from whet.records import rollout_text
 from whet.records.entries import answer_of, one_line, question_of
 from whet.records.heads import Head
 
@@ -102,18 +103,19 @@ def _table(
 ) -> dict[str, Any]:
     """The rows of this page, and what is said about all of them."""
     heads = [Head(**{**item, "group": int(item["group"])}) for item in listed["items"]]
-    columns = rollout_columns(run.kind, opened.store.variety(), texts_of(opened, heads))
-    known = {"sampling": any(head.sampling for head in heads), "time": any(head.duration for head in heads)}
-    columns = [column for column in columns if known.get(column.title, True)]
+    texts = texts_of(opened, heads)
+    columns = rollout_columns(run.kind, opened.store.variety(), heads, texts)
     first = _position(query.cursor)
     rows = []
     for index, head in enumerate(heads):
         link = address(f"{here}/{head.number}", {**query.listed, "at": first + index if query.listed else None})
-        rows.append({"link": link, "cells": list(cells(columns, head, opened.passed))})
+        rows.append({"link": link, "head": head, "texts": texts.get(head.number, {})})
     progress, searched = listed["progress"], listed["search"]
     return {
         "columns": list(column_heads(columns, here, query.values, query.sort.column, query.sort.descending)),
         "rows": rows,
+        "passed": opened.passed,
+        "write": rollout_text,
         "totals": listed["totals"],
         "progress": {**progress, "percent": int(100 * progress["bytes_done"] / max(1, progress["bytes_total"]))},
         "note": _searched(searched, progress["rollouts"]),

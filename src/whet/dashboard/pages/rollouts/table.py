@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import Request
@@ -12,105 +12,56 @@ from fastapi import Request
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import root_of
 from whet.records.heads import Head, SortColumn, Variety
-from whet.records.rollout_text import number, part_name, reward_style, seconds, signed, signed_style
+from whet.records.rollout_text import number, part_name, reward_style
 
 DOWNWARDS_FIRST = ("reward", "advantage", "input_tokens", "output_tokens", "turns", "duration", "size")
 """Columns that the first click sorts downwards."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutCell:
-    """A cell; `bar` is the length of a bar from 0 to 1, None for none."""
-
-    text: str
-    kind: str
-    bar: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutColumn:
-    """A column: its title, how a click on it sorts, and what it shows of a rollout."""
+class RolloutColumn(NamedTuple):
+    """A column: its title, the classes of its cells, and by what a click on it sorts."""
 
     title: str
-    kind: str  # classes of its cells
-    sort: SortColumn | None
-    show: Callable[[Head, float], tuple[str, str]]  # (text, class), by the head and the reward that counts as passed
+    kind: str = ""
+    sort: SortColumn | None = None
 
+
+COLUMNS = (
+    RolloutColumn("#", "num", "file"),
+    RolloutColumn("step", "num"),
+    RolloutColumn("sampling", "minor"),
+    RolloutColumn("environment", "short words", "environment"),
+    RolloutColumn("candidate"),
+    RolloutColumn("task", "num", "example"),
+    RolloutColumn("reward", "num", "reward"),
+    RolloutColumn("advantage", "num", "advantage"),
+    RolloutColumn("question", "words"),
+    RolloutColumn("answer", "words short"),
+    RolloutColumn("expected", "words short"),
+    RolloutColumn("ended", "", "stop_condition"),
+    RolloutColumn("turns", "num minor", "turns"),
+    RolloutColumn("tokens", "num minor", "output_tokens"),
+    RolloutColumn("time", "num minor", "duration"),
+)
+"""All columns of a list of rollouts; `rollouts.html` writes their cells."""
 
 Texts = Mapping[int, Mapping[str, str]]
 """Of a rollout by its number: `question`, `answer` and `expected`, each on one line."""
 
 
-def rollout_columns(kind: str, variety: Variety, texts: Texts) -> list[RolloutColumn]:
+def rollout_columns(kind: str, variety: Variety, heads: Sequence[Head], texts: Texts) -> list[RolloutColumn]:
     """The columns for an evaluation, a run or a search; those that would say nothing are left out."""
-    trained = kind == "training"
-
-    def text_of(name: str) -> Callable[[Head, float], tuple[str, str]]:
-        return lambda head, _: (texts.get(head.number, {}).get(name, ""), "")
-
-    def question(head: Head, _: float) -> tuple[str, str]:
-        return head.problem or texts.get(head.number, {}).get("question") or head.question, ""
-
-    columns = [
-        RolloutColumn("#", "num", "file", lambda head, _: (f"{head.number + 1:,}", "")),
-        RolloutColumn("step", "num", None, lambda head, _: (part_name(head), "")) if trained else None,
-        RolloutColumn("sampling", "minor", None, _sampling) if variety.samplings > 1 else None,
-        RolloutColumn("environment", "short words", "environment", _environment) if variety.environments > 1 else None,
-        RolloutColumn("candidate", "", None, lambda head, _: (head.candidate or "", "")) if kind == "search" else None,
-        RolloutColumn("task", "num", "example", _task),
-        RolloutColumn("reward", "num", "reward", lambda head, passed: (number(head.reward), _reward(head, passed))),
-        RolloutColumn("advantage", "num", "advantage", _advantage) if trained else None,
-        RolloutColumn("question", "words", None, question),
-        *(
-            RolloutColumn(name, "words short", None, text_of(name))
-            for name in ("answer", "expected")
-            if any(one[name] for one in texts.values())
-        ),
-        RolloutColumn("ended", "", "stop_condition", _ended),
-        RolloutColumn("turns", "num minor", "turns", lambda head, _: ("" if head.problem else str(head.turns), "")),
-        RolloutColumn("tokens", "num minor", "output_tokens", _tokens),
-        RolloutColumn("time", "num minor", "duration", lambda head, _: (seconds(head.duration), "")),
-    ]
-    return [column for column in columns if column is not None]
-
-
-def _sampling(head: Head, passed: float) -> tuple[str, str]:
-    return head.sampling or "", ""
-
-
-def _environment(head: Head, passed: float) -> tuple[str, str]:
-    return head.environment, ""
-
-
-def _task(head: Head, passed: float) -> tuple[str, str]:
-    return "" if head.example_id is None else str(head.example_id), ""
-
-
-def _reward(head: Head, passed: float) -> str:
-    return f"is-{reward_style(head.reward, passed)}"
-
-
-def _advantage(head: Head, passed: float) -> tuple[str, str]:
-    style = signed_style(head.advantage)
-    return signed(head.advantage), f"is-{style}" if style else ""
-
-
-def _ended(head: Head, passed: float) -> tuple[str, str]:
-    if head.error:
-        return head.error, "is-bad"
-    return head.stop_condition or "", "is-middling" if head.truncated else "is-dim"
-
-
-def _tokens(head: Head, passed: float) -> tuple[str, str]:
-    return "" if head.output_tokens is None else f"{head.output_tokens:,.0f}", ""
-
-
-def cells(columns: list[RolloutColumn], head: Head, passed: float) -> Iterator[RolloutCell]:
-    """One row."""
-    for column in columns:
-        text, style = column.show(head, passed)
-        bar = head.reward if column.title == "reward" else None
-        yield RolloutCell(text, f"{column.kind} {style}".strip(), bar)
+    said = {
+        "step": kind == "training",
+        "sampling": variety.samplings > 1 and any(head.sampling for head in heads),
+        "environment": variety.environments > 1,
+        "candidate": kind == "search",
+        "advantage": kind == "training",
+        "answer": any(one["answer"] for one in texts.values()),
+        "expected": any(one["expected"] for one in texts.values()),
+        "time": any(head.duration for head in heads),
+    }
+    return [column for column in COLUMNS if said.get(column.title, True)]
 
 
 @dataclass(frozen=True, slots=True)
