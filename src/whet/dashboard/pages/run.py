@@ -17,7 +17,7 @@ from whet.dashboard.data.files import log_lines
 from whet.dashboard.data.series import metrics
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, render, root_of, wants_drawings
-from whet.display.page.formats import compact, lasted, size, sparkline
+from whet.display.page.formats import compact, lasted, sparkline
 from whet.records.log import LogQuery
 from whet.rl.report.figures import Columns, drawn, extremes, figures_of
 
@@ -70,8 +70,9 @@ def run_page(
         metrics=_rows(series, chosen),
         findings=findings,
         unread=1 - curves.get("read", 1),
-        facts=_facts(found, now, _step_seconds(call, found)),
-        meters=_meters(now.get("processes")),
+        last_note=now.get("status", {}).get("last_note"),
+        left=_seconds_left(call, found),
+        processes=now.get("processes"),
         held_out=_held_out(evaluations),
         lines=log_lines(found, LogQuery(limit=LINES, tail=True))["lines"],
         failures=_failures(now, evaluations),
@@ -88,54 +89,14 @@ def _failures(now: Mapping[str, Any], evaluations: Sequence[Mapping[str, Any]]) 
     return list(dict.fromkeys(line[:1_000] for line in lines))[:MOST_FAILURES]
 
 
-def _step_seconds(call: DashboardCall, run: LibraryRun) -> float | None:
-    """Mean time of the recent steps of a run in progress."""
-    if run.state != "running" or run.directory is None:
+def _seconds_left(call: DashboardCall, run: LibraryRun) -> float | None:
+    """How long the steps that are left of a run in progress take, by the mean of the recent ones."""
+    if run.state != "running" or run.directory is None or not run.max_steps:
         return None
     name = "time/step"
     recent = metrics(call.data.series, run, [name], after=max(0, run.step - RECENT), patience=0)["series"].get(name, ())
     times = [value for value in recent if value is not None]
-    return sum(times) / len(times) if times else None
-
-
-def _facts(run: LibraryRun, now: Mapping[str, Any], step_seconds: float | None) -> list[tuple[str, str]]:
-    """What it waits for and what is left, in words."""
-    status = now.get("status", {})
-    facts = []
-    if waits := now.get("waits_for"):
-        facts.append(("waits for", "; ".join(waits)))
-    if note := status.get("last_note"):
-        facts.append(("last", str(note)))
-    if step_seconds is not None and run.max_steps:
-        facts.append(("left, about", lasted(step_seconds * (run.max_steps - run.step))))
-    for key, label in (("place", "place in line"), ("attempt", "attempt"), ("runner", "runner"), ("user", "by")):
-        if value := run.details.get(key) or (run.user if key == "user" else None):
-            facts.append((label, str(value)))
-    if (seconds := run.details.get("seconds")) is not None:
-        facts.append(("charged", lasted(float(seconds))))
-    return facts
-
-
-def _meters(processes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """What its processes use of the machine: a text, and a share of all where it is known."""
-    if processes is None:
-        return []
-    machine = processes["machine"]
-    cores, memory = processes["cores"], processes["memory"]
-    meters = [
-        {"label": "memory", "text": f"{size(memory)} of {size(machine['memory'])}", "share": memory / machine["memory"]}
-    ]
-    if cores is not None:
-        meters.insert(
-            0, {"label": "cores", "text": f"{cores:.1f} of {machine['cores']}", "share": cores / machine["cores"]}
-        )
-    for gpu in processes["gpus"]:
-        busy = "" if gpu["busy"] is None else f", {gpu['busy']:.0%} busy"
-        text = f"{size(gpu['memory'])} of {size(gpu['total'])}{busy}"
-        meters.append(
-            {"label": f"GPU {gpu['index']} {gpu['name']}", "text": text, "share": gpu["memory"] / gpu["total"]}
-        )
-    return [{**meter, "share": min(1.0, meter["share"])} for meter in meters]
+    return sum(times) / len(times) * (run.max_steps - run.step) if times else None
 
 
 def _stats(run: LibraryRun, series: Columns, evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
