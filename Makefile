@@ -57,10 +57,11 @@ parity: install  ## Set up .venv-parity: verifiers 0.1.14, which whet is compare
 vllm: install  ## Set up .venv-vllm: a vLLM server that computes on the CPU, for tests
 	@$(BIN)/python scripts/vllm_venv.py
 
-check: install  ## ruff, mypy --strict, import-linter, words, size
+check: install  ## ruff, mypy --strict, import-linter, words, records, size
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python scripts/check_words.py
+	@$(BIN)/python scripts/check_records.py
 	@$(BIN)/python scripts/code_lines.py
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo

@@ -21,7 +21,7 @@ from whet.dashboard.library import LibraryRun, Viewer
 from whet.errors import WhetError
 from whet.parsing import parse_json
 from whet.records.directory import EVALS, METRICS, STATUS
-from whet.records.log import LogQuery
+from whet.records.log import LOG, LogQuery
 from whet.records.tail import FileStamp, Tail, file_stamp, last_row
 from whet.system.files import json_line
 
@@ -103,7 +103,7 @@ class RunFeed:
                 with suppress(OSError):
                     file.skip(run.directory)
             self.log = log_lines(run, LogQuery(tail=True, limit=1))["next"]
-            self.log_stamp = file_stamp(run.directory / "logs" / "run.log")
+            self.log_stamp = file_stamp(run.directory / "logs" / LOG)
             self.status_stamp = file_stamp(run.directory / STATUS)
         self.shown = _state(run)
 
@@ -140,7 +140,7 @@ class RunFeed:
             if (row := _row(line)) is not None:
                 kept = ("moment", "step", "environment", "sampling", "reward")
                 yield event("evaluation", {"run": self.id, **{name: row.get(name) for name in kept}}, self.position)
-        stamp = file_stamp(directory / "logs" / "run.log")
+        stamp = file_stamp(directory / "logs" / LOG)
         if stamp != self.log_stamp:
             found = log_lines(run, LogQuery(self.log, LOG_LINES))
             self.log = found["next"]

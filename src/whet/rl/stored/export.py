@@ -15,6 +15,7 @@ from whet.config import validate
 from whet.errors import ConfigError, RunError
 from whet.inference.model_names import gguf_file, resolve_model
 from whet.inference.weights.gguf_cache import source_of
+from whet.records.directory import RUN_CONFIG
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.make import load_model
 from whet.rl.storage.checkpoints import Checkpoint, load_checkpoint, newest_checkpoint
@@ -116,7 +117,7 @@ def export_run(
     fit, `ModelLoadError` where the model that the run began with is gone.
     """
     section: Mapping[str, Any] | None = run.config.get("lora")
-    lora = None if section is None else validate(LoraConfig, section, f"{run.directory / 'config.toml'}, [lora]")
+    lora = None if section is None else validate(LoraConfig, section, f"{run.directory / RUN_CONFIG}, [lora]")
     is_file = to is not None and to.suffix == ".gguf"
     chosen = format or ("gguf" if is_file else "model" if lora is None else "peft")
     if chosen not in get_args(Format):

@@ -63,7 +63,7 @@ def config_of_run(run: Path, overrides: Sequence[str] = ()) -> RunConfig | SftCo
     saved = read_toml(run / RUN_CONFIG)
     for name in redacted_keys(saved):
         raise RunError(
-            f"{run / 'config.toml'}: {name} was saved without its secret. Resume with the config that the run was "
+            f"{run / RUN_CONFIG}: {name} was saved without its secret. Resume with the config that the run was "
             "begun with: whet train run CONFIG --resume."
         )
     load = load_sft_config if "data" in saved else load_run_config
