@@ -104,6 +104,11 @@ class RunConfig(TrainingConfig):
         return found
 
     @property
+    def learns_from(self) -> list[str]:
+        """Names of the environments."""
+        return [env.label for env in self.env]
+
+    @property
     def gpus(self) -> GpuSplit:
         """How many GPUs learn and sample."""
         return split_gpus(self.deployment, self.inference, self.learner.device)

@@ -256,10 +256,15 @@ def _missing_vllm(config: RunConfig, *, on_cpus: bool) -> list[str]:
     return []
 
 
+def environment_sections(config: RunConfig | SftConfig) -> tuple[Sequence[TrainingEnvConfig], ...]:
+    """`[[env]]`, and `[[eval.env]]`."""
+    trained = config.env if isinstance(config, RunConfig) else ()
+    return trained, () if config.eval is None else config.eval.env
+
+
 def load_environments(config: RunConfig | SftConfig) -> tuple[list[TrainingEnv], HeldOut]:
     """Those to learn from, and those of `[[eval.env]]`. Raises `WhetError` for a wrong argument or an empty dataset."""
-    trained = config.env if isinstance(config, RunConfig) else ()
-    held_out = () if config.eval is None else config.eval.env
+    trained, held_out = environment_sections(config)
     return [training_env(env) for env in trained], [
         (env.label, load_environment(env.id, **env.loader_args())) for env in held_out
     ]

@@ -19,7 +19,7 @@ from whet.clients.usage import spending
 from whet.envs.env_group import member_names
 from whet.envs.environment import Environment
 from whet.errors import ConfigError
-from whet.inference.loading import context_of, read_model
+from whet.inference.loading import context_of
 from whet.inference.protocol import sampling_text
 from whet.rl.config import RunConfig
 from whet.rl.data.curriculum import Curriculum, Pool
@@ -34,13 +34,12 @@ from whet.rl.loop.rollout_buffer import PARTS, Lead, RolloutBuffer
 from whet.rl.loop.sources import AsyncSource, SyncSource
 from whet.rl.loop.training_loop import inline
 from whet.rl.monitors.protocol import Outcome
-from whet.rl.plan import load_environments, plan_training, remarks
+from whet.rl.plan import remarks
 from whet.rl.storage.records import Records
-from whet.rl.storage.run_directory import check_identities, identities_of
 from whet.rl.storage.starting_point import starting_model
 from whet.rl.supervision.backends import Backend, opened_backend
 from whet.rl.supervision.ending import Budget, Ending
-from whet.rl.supervision.lifecycle import TrainingRun, Watchers, begin
+from whet.rl.supervision.lifecycle import TrainingRun, begin
 from whet.rl.supervision.watchdog_thread import Watchdog, WatchedEngine
 from whet.rollouts.workers.pool import CLOSE_S, WorkerPool
 from whet.system import cancellation
@@ -58,26 +57,18 @@ def run_training(
     With `json_output` the terminal is left to the caller; the run directory is the same. Raises `WhetError` for a
     mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
     """
-    plan = plan_training(config, resume=resume)
-    config = plan.config
-    directory = begin(plan, [env.label for env in config.env], resume=resume, quiet=json_output)
-    environments, held_out = load_environments(config)
-    identities = identities_of(config.env, config.eval.env)
-    if resume:
-        check_identities(directory.path, identities)
-    watchers = Watchers.of(config, quiet=json_output)
-    model = read_model(starting_model(config.model))
+    run = begin(config, resume=resume, quiet=json_output)
+    config, model = run.plan.config, run.model
     if config.algorithm.router_replay and model.arch.experts is None:
         raise ConfigError(f"[algorithm] router_replay would have no effect: {config.model} has no experts to record")
     with ExitStack() as stack:
-        backend = stack.enter_context(opened_backend(plan, model, directory.logs))
+        backend = stack.enter_context(opened_backend(run.plan, model, run.directory.logs))
         learner = backend.learner()
         stack.callback(learner.close)
         if config.deployment.colocate:  # the engine is first
             offloading_learner(learner).offload()
         sampler = backend.engine()
-        watching = watchers.of_run(directory, config, identities, learner, backend.log, resume=resume)
-        monitor = stack.enter_context(watching)
+        monitor = stack.enter_context(run.watched(learner, backend.log))
         backend.move_logs()
         monitor.watch(lambda: sampling_text(sampler))
         watchdog, lengths = Watchdog(config.watchdog), Lengths()
@@ -87,14 +78,14 @@ def run_training(
         spent = stack.enter_context(spending())
         return ReinforcementRun(
             config=config,
-            directory=directory,
+            directory=run.directory,
             learner=learner,
             monitor=monitor,
             watchdog=watchdog,
             ending=Ending(Budget(config.budget), config.early_stop, lambda: engine.tokens, spent, monitor.note),
             last_step=config.max_steps,
-            environments=environments,
-            held_out=held_out or [(env.name, env.env) for env in environments],
+            environments=run.environments,
+            held_out=run.held_out or [(env.name, env.env) for env in run.environments],
             client=PolicyClient(engine, model.renderer, max_context=backend.max_context),
             lengths=lengths,
             backend=backend,

@@ -195,6 +195,11 @@ class SftConfig(TrainingConfig):
         return [section.path for section in (self.data, self.validation) if section and section.path is not None]
 
     @property
+    def learns_from(self) -> list[str]:
+        """Files, or a dataset, in words."""
+        return [*map(str, self.paths)] or [str(self.data.dataset)]
+
+    @property
     def sampler(self) -> InferenceConfig:
         """The engine of evaluations, with a dtype for `auto`."""
         return (self.inference or InferenceConfig()).settled(None)

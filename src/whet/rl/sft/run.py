@@ -15,21 +15,19 @@ from typing import TYPE_CHECKING, Any
 from whet.clients.usage import Spending
 from whet.envs.environment import Environment
 from whet.errors import RunError
-from whet.inference.loading import load_policy, read_model
+from whet.inference.loading import load_policy
 from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.training_loop import Evaluate
 from whet.rl.monitors.protocol import EvalReport, Outcome
-from whet.rl.plan import load_environments, plan_training, remarks
+from whet.rl.plan import remarks
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import Batches, SftData, load_data
 from whet.rl.sft.loop import SftLoop
 from whet.rl.storage.records import Records
-from whet.rl.storage.run_directory import identities_of
-from whet.rl.storage.starting_point import starting_model
 from whet.rl.storage.weight_directory import weights_directory
-from whet.rl.supervision.backends import build_learner, learner_class
+from whet.rl.supervision.backends import build_learner
 from whet.rl.supervision.ending import Budget, Ending
-from whet.rl.supervision.lifecycle import TrainingRun, Watchers, begin
+from whet.rl.supervision.lifecycle import TrainingRun, begin
 from whet.rl.supervision.watchdog_thread import Watchdog, WatchedEngine
 
 if TYPE_CHECKING:
@@ -42,14 +40,8 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
     With `json_output` the terminal is left to the caller; the run directory is the same. Raises `WhetError` for a
     mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
     """
-    plan = plan_training(config, resume=resume)
-    config = plan.config
-    loaded = [*map(str, config.paths)] or [str(config.data.dataset)]
-    directory = begin(plan, loaded, resume=resume, quiet=json_output)
-    _, held_out = load_environments(config)
-    identities = identities_of((), () if config.eval is None else config.eval.env)
-    watchers = Watchers.of(config, quiet=json_output)
-    model = read_model(starting_model(config.model))
+    run = begin(config, resume=resume, quiet=json_output)
+    config, model = run.plan.config, run.model
     data = load_data(config, model.renderer, context=model.arch.max_context)
     batches = data.batches(config)
     last_step = config.max_steps or batches.left()
@@ -59,20 +51,19 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
         threads, dtype = config.deployment.torch_threads(), config.sampler.dtype
         watchdog = Watchdog(config.watchdog)
         client = None
-        if held_out:
+        if run.held_out:
             from whet.inference.policy_client import PolicyClient
 
             policy = load_policy(model, dtype=dtype, device=config.sampler.device, threads=threads)
             engine = WatchedEngine(policy.engine, watchdog)
             client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
-        make = learner_class(plan, scratch)
-        learner = build_learner(plan, model.path, scratch, make=make, threads=threads, last_step=last_step, dtype=dtype)
+        learner = build_learner(run.plan, model.path, scratch, threads=threads, last_step=last_step, dtype=dtype)
         stack.callback(learner.close)
-        monitor = stack.enter_context(watchers.of_run(directory, config, identities, learner, resume=resume))
+        monitor = stack.enter_context(run.watched(learner))
         budget = Budget(config.budget, counted="trained")
         return _SftRun(
             config=config,
-            directory=directory,
+            directory=run.directory,
             learner=learner,
             monitor=monitor,
             watchdog=watchdog,
@@ -80,7 +71,7 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
             last_step=last_step,
             data=data,
             batches=batches,
-            held_out=held_out,
+            held_out=run.held_out,
             client=client,
         ).execute(step)
 

@@ -157,14 +157,14 @@ def build_learner(
     model: Path,
     scratch: Path,
     *,
-    make: Callable[..., AnyLearner],
+    make: Callable[..., AnyLearner] | None = None,
     threads: int,
     last_step: int,
     dtype: str,
     **options: Any,
 ) -> AnyLearner:
-    """The learner of any run. It publishes to `scratch` in `dtype`; `options` are further ones of `make_learner`."""
-    config = plan.config
+    """The learner of any run, made by `make`; it publishes to `scratch` in `dtype`. `options` are of `make_learner`."""
+    config, make = plan.config, make or learner_class(plan, scratch)
     return make(
         model,
         optimizer=config.optimizer,

@@ -1,6 +1,6 @@
 """A training run from its first check to its last file: what reinforcement learning and fine-tuning share.
 
-    begin ─▶ (environments or data, model, learner) ─▶ opened: lock, log, monitors ─▶ TrainingRun.execute ─▶ Outcome
+    begin: plan, checks, environments, model ─▶ (learner) ─▶ watched: lock, log, monitors ─▶ TrainingRun.execute
 
 However a run ends (its last step, a budget, a signal, the watchdog, a failure), its records are left whole, a report is
 written, and the outcome has the command that continues it.
@@ -17,26 +17,37 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import active_children
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from whet.errors import LearnerLostError, TrainingError
+from whet.inference.loading import ModelFiles, read_model
 from whet.records.directory import failure_message
 from whet.records.lock import EndState
 from whet.records.report import report_or_note
 from whet.rl.learner.process import ProcessLearner
 from whet.rl.learner.ranks.ranks_learner import RanksLearner
+from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.loop.training_loop import TrainingLoop
 from whet.rl.monitors import Monitor, announce, console_and_others
 from whet.rl.monitors.log import run_log
 from whet.rl.monitors.protocol import Outcome, RunPlan
 from whet.rl.monitors.trackers import trackers
-from whet.rl.plan import TrainingPlan, check_inputs
+from whet.rl.plan import (
+    ConfigT,
+    HeldOut,
+    TrainingPlan,
+    check_inputs,
+    environment_sections,
+    load_environments,
+    plan_training,
+)
 from whet.rl.report import write_report
 from whet.rl.sections.training import TrainingConfig
 from whet.rl.sft.config import VALIDATION_LOSS
 from whet.rl.storage.checkpoints import checkpoints_in
 from whet.rl.storage.records import Records
-from whet.rl.storage.run_directory import Identities, RunDirectory, write_identities
+from whet.rl.storage.run_directory import Identities, RunDirectory, check_identities, identities_of, write_identities
+from whet.rl.storage.starting_point import starting_model
 from whet.rl.storage.status import Status
 from whet.rl.supervision.child_log import ForwardedLog
 from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped
@@ -45,67 +56,67 @@ from whet.rollouts.driver import what_is_loaded_stays
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
 from whet.system.files import replace_directory
-from whet.system.redaction import KNOWN, Redactor
+from whet.system.redaction import KNOWN
 from whet.system.signals import on_stopping_signals
 
 if TYPE_CHECKING:
     from whet.rl.supervision.backends import AnyLearner
 
 
-def begin(plan: TrainingPlan[Any], loaded: Sequence[str], *, resume: bool, quiet: bool) -> RunDirectory:
-    """The checks that need no model, then the first line of the run, which names the model and what is `loaded`.
+@dataclass(frozen=True, slots=True)
+class BegunRun(Generic[ConfigT]):
+    """A run whose config has been checked, with all that is loaded before its learner; nothing is written yet."""
 
-    Raises `WhetError` for what is missing, a directory that cannot be used, and a wrong model or file of data.
+    plan: TrainingPlan[ConfigT]
+    directory: RunDirectory
+    environments: list[TrainingEnv]
+    held_out: HeldOut
+    identities: Identities
+    model: ModelFiles
+    trackers: list[Monitor]
+    resume: bool
+    quiet: bool
+
+    @contextmanager
+    def watched(self, learner: AnyLearner, engine: ForwardedLog | None = None) -> Iterator[Monitor]:
+        """Open and lock the run's directory, record what the run is, and begin to watch; until the block ends.
+
+        What is notified is the terminal (unless `quiet`), status.json, the log, and trackers. What a learner or an
+        `engine` in a process of its own logs is in the log of the run.
+        """
+        directory, children = self.directory, [] if engine is None else [engine]
+        if isinstance(learner, ProcessLearner | RanksLearner):
+            children.append(learner.log)
+        directory.open(self.plan.config, resume=self.resume)
+        try:
+            write_identities(directory.path, self.identities)
+            with run_log(directory.logs, KNOWN, children) as log:
+                others = [log, *self.trackers]
+                yield console_and_others(quiet=self.quiet, status=Status(directory.status), others=others)
+        finally:
+            directory.close()
+
+
+def begin(config: ConfigT, *, resume: bool, quiet: bool) -> BegunRun[ConfigT]:
+    """Plan and check a run, cheap checks first, and load environments and the model's files.
+
+    The first line of the run names the model and what it learns from. Raises `WhetError` for what is missing, for a
+    directory that cannot be used, and for a wrong model, environment or file of data.
     """
+    plan = plan_training(config, resume=resume)
     plan.check()
     config = plan.config
     load_env_files(config.env_file)
     directory = RunDirectory(config.directory)
     directory.check(config, resume=resume)
     check_inputs(config)
-    announce(config.name, config.model, loaded, quiet=quiet)
-    return directory
-
-
-@dataclass(frozen=True, slots=True)
-class Watchers:
-    """Everything that is notified of a run: the terminal (unless `quiet`), status.json, the log, trackers."""
-
-    redactor: Redactor
-    tracking: list[Monitor]
-    quiet: bool
-
-    @classmethod
-    def of(cls, config: TrainingConfig, *, quiet: bool) -> Watchers:
-        """Raises `MissingExtraError` for a tracker whose library is not installed; nothing is written."""
-        return cls(KNOWN, trackers(config, KNOWN), quiet)
-
-    @contextmanager
-    def of_run(
-        self,
-        directory: RunDirectory,
-        config: TrainingConfig,
-        identities: Identities,
-        learner: AnyLearner,
-        engine: ForwardedLog | None = None,
-        *,
-        resume: bool,
-    ) -> Iterator[Monitor]:
-        """Open and lock the run's directory, record what the run is, and begin to watch; until the block ends.
-
-        What a learner or an `engine` in a process of its own logs is in the log of the run.
-        """
-        children = [] if engine is None else [engine]
-        if isinstance(learner, ProcessLearner | RanksLearner):
-            children.append(learner.log)
-        directory.open(config, resume=resume)
-        try:
-            write_identities(directory.path, identities)
-            with run_log(directory.logs, self.redactor, children) as log:
-                others = [log, *self.tracking]
-                yield console_and_others(quiet=self.quiet, status=Status(directory.status), others=others)
-        finally:
-            directory.close()
+    announce(config.name, config.model, config.learns_from, quiet=quiet)
+    environments, held_out = load_environments(config)
+    identities = identities_of(*environment_sections(config))
+    if resume:
+        check_identities(directory.path, identities)
+    monitors, model = trackers(config, KNOWN), read_model(starting_model(config.model))
+    return BegunRun(plan, directory, environments, held_out, identities, model, monitors, resume, quiet)
 
 
 @dataclass(slots=True)
