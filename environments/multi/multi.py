@@ -13,7 +13,7 @@ from pydantic import Field
 
 import whet
 from whet.config import StrictModel, validate
-from whet.envs.data.datasets import RowDataset
+from whet.envs.datasets import RowDataset
 from whet.errors import ConfigError
 
 DEFAULT_MIX: tuple[dict[str, Any], ...] = (

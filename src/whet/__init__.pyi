@@ -18,9 +18,9 @@ from whet.decorators import setup as setup
 from whet.decorators import stop as stop
 from whet.decorators import teardown as teardown
 from whet.decorators import update as update
-from whet.envs.data.example_datasets import load_example_dataset as load_example_dataset
 from whet.envs.env_group import EnvGroup as EnvGroup
 from whet.envs.environment import Environment as Environment
+from whet.envs.example_datasets import load_example_dataset as load_example_dataset
 from whet.envs.loading import load_environment as load_environment
 from whet.envs.mcp_env import MCPEnv as MCPEnv
 from whet.envs.multiturn_env import MultiTurnEnv as MultiTurnEnv

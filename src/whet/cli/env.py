@@ -261,7 +261,7 @@ def list_environments(
       whet env list --owner my-team
       whet env list --search word --json
     """
-    from whet.authoring.listing import environments_here
+    from whet.authoring.install import environments_here
 
     if on_hub or owner or search or hub:
         _list_hub(owner, search, hub, json_output)

@@ -17,7 +17,7 @@ from whet.calls import call_all
 from whet.clients.client import AnyClient
 from whet.decorators import teardown
 from whet.envs.config.texts import SYSTEM_PROMPT, joined, texts_for
-from whet.envs.data.datasets import Row, RowDataset
+from whet.envs.datasets import Row, RowDataset
 from whet.envs.environment import Environment
 from whet.errors import ConfigError
 from whet.messages import copy_value

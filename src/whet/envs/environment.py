@@ -22,7 +22,7 @@ from whet.clients.client import AnyClient
 from whet.compat.alias import is_written_for_verifiers
 from whet.envs.config.arguments import Check, check_values, keep_as_attributes, normalize_tool_defs, unknown_argument
 from whet.envs.config.texts import Worded, wording_of
-from whet.envs.data.datasets import RowDataset, build_dataset
+from whet.envs.datasets import RowDataset, build_dataset
 from whet.envs.running import Running
 from whet.errors import ConfigError, DatasetError, Error, ModelError, WhetError
 from whet.messages import copy_value, normalize_messages

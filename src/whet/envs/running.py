@@ -25,7 +25,7 @@ from whet.types import GenerateOutputs, RolloutInput, SamplingArgs, State
 
 if TYPE_CHECKING:
     from whet.clients.client import Client
-    from whet.envs.data.datasets import RowDataset
+    from whet.envs.datasets import RowDataset
 
 
 class Running(Hooked):

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from whet.hub.archive.contents import list_contents, read_content
 from whet.hub.archive.names import module_of
+from whet.hub.archive.sdists import list_contents, read_content
 from whet.hub.archive.zips import StrictZip
 from whet.hub.domain import actions
 from whet.hub.domain.environments import secret_values

@@ -30,8 +30,7 @@ from whet.inference.decoding.parts import WholeModel, engine_parts, free_all, gi
 from whet.inference.decoding.prefill import Prefill
 from whet.inference.decoding.rows import BatchRows
 from whet.inference.decoding.sampling import draw, note_kept
-from whet.inference.decoding.scheduler import LoadedAdapter, SampleJob, Scheduler, columns_read
-from whet.inference.decoding.settling import Settle, let_others_run
+from whet.inference.decoding.scheduler import LoadedAdapter, SampleJob, Scheduler, Settle, columns_read, let_others_run
 from whet.inference.limits import EngineLimits, EngineStats, device_memory
 from whet.inference.plain.family import OtherFamily
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate

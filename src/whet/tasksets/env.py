@@ -19,7 +19,7 @@ from whet.clients.make import resolve_client
 from whet.compat.alias import is_written_for_verifiers
 from whet.decorators import cleanup, setup, stop
 from whet.envs.config.texts import opening, wording_of
-from whet.envs.data.datasets import RowDataset
+from whet.envs.datasets import RowDataset
 from whet.envs.multiturn_env import MultiTurnMonitorRubric
 from whet.errors import ConfigError, DatasetError
 from whet.messages import normalize_messages

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Self
 
-from whet.envs.data.datasets import Row, RowDataset, read_info
+from whet.envs.datasets import Row, RowDataset, read_info
 from whet.errors import DatasetError
 from whet.messages import copy_value, normalize_messages
 from whet.types import SystemMessage, UserMessage

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from whet.calls import is_awaitable
-from whet.envs.data.datasets import RowDataset
+from whet.envs.datasets import RowDataset
 from whet.errors import DatasetError
 from whet.tasksets.config import TasksetConfig
 from whet.tasksets.part import EnvPart

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from whet.hub.client.connection import HubClient
     from whet.hub.client.package import Built, PackageSource
     from whet.service.answers import ServiceAnswer, SubmittedRun
+    from whet.service.client.connection import Submission
     from whet.service.client.environments import Origin
     from whet.service.client.packed import Packed
-    from whet.service.client.submitting import Submission
 
 SHOWN_FILES = 12
 SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -155,10 +155,9 @@ def train_submit(
 def submit_packed(pack: Callable[[ServiceAnswer, str], Packed], secrets: Mapping[str, str], choices: Choices) -> None:
     """Show what `pack` makes, ask, and send it. Raises `WhetError`."""
     from whet.hub.client.publish import default_owner
-    from whet.service.client.connection import ask_service, connect_service
+    from whet.service.client.connection import Submission, ask_service, connect_service, submit
     from whet.service.client.environments import origin_of
     from whet.service.client.packed import changed_needs
-    from whet.service.client.submitting import Submission, submit
 
     if not choices.yes and not sys.stdin.isatty():
         raise ConfigError("there is no terminal to ask on. Add -y to submit without a question.")

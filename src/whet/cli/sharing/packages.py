@@ -177,7 +177,7 @@ def info(
       whet env info word-game
       whet env info alice/word-game@1.2.0
     """
-    from whet.authoring.listing import environment_here
+    from whet.authoring.install import environment_here
 
     here = environment_here(environment) if hub is None else None
     if here is not None:

@@ -37,7 +37,7 @@ from whet.hub.api.call import (
     Words,
     action,
 )
-from whet.hub.archive.contents import list_contents, read_content
+from whet.hub.archive.sdists import list_contents, read_content
 from whet.hub.domain import actions, environments
 from whet.hub.domain.access import Caller, environment_for, version_for
 from whet.hub.domain.views import action_view, environment_views, version_view

@@ -85,7 +85,7 @@ class Backend:
 
     def engine(self) -> Engine:
         """Loaded now, or begun before and waited for."""
-        from whet.inference.decoding.settling import when_quiet
+        from whet.inference.decoding.scheduler import when_quiet
 
         engine: Any = load_policy(self.model, **self.sampling()).engine
         if self.plan.config.repeatable:  # so it is independent of timing

@@ -266,13 +266,6 @@ def say(session: Session, held: Held, reason: str) -> bool:
     return _change(session, fenced, reason=reason)
 
 
-def held_by(session: Session, runner: str) -> list[tuple[Held, RunRow]]:
-    """What a runner holds."""
-    query = select(AttemptRow, RunRow).join(RunRow, RunRow.id == AttemptRow.run_id)
-    query = query.where(AttemptRow.runner_id == runner, AttemptRow.state.in_(IN_PROGRESS))
-    return [(Held(run.id, row.number, row.fence), run) for row, run in session.execute(query)]
-
-
 def stops_requested(session: Session, runs: Iterable[str]) -> set[str]:
     """Those of these runs that are to stop."""
     query = select(RunRow.id).where(RunRow.id.in_(list(runs)), RunRow.stop_requested_at.is_not(None))

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import whet
-from whet.envs.data.example_datasets import CODE_PROMPT, SOURCES
+from whet.envs.example_datasets import CODE_PROMPT, SOURCES
 
 ROWS = {
     "aime2024": [{"problem": "p", "answer": "025"}],

@@ -3,7 +3,7 @@
 import pytest
 
 import whet
-from whet.envs.data.datasets import RowDataset, build_dataset
+from whet.envs.datasets import RowDataset, build_dataset
 
 
 def prompt_of(row, **kwargs):

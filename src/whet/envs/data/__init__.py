@@ -1,1 +1,0 @@
-"""Dataset rows: of an environment, and of the named example datasets."""
