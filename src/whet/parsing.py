@@ -7,6 +7,7 @@ later meets them. Both are refused here with a `ValueError`, as every other text
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -72,6 +73,20 @@ def parse_json(text: str | bytes, most: int | None = None) -> Any:
     if text.count("[") + text.count("{") > MAX_DEPTH and _depth(_NOT_JSON_BRACKETS.sub("", text)) > MAX_DEPTH:
         raise NestingError
     return json.loads(text)
+
+
+def as_number(value: Any) -> float | None:
+    """A finite number of JSON; None for everything else."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def as_whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _depth(marks: str) -> int:

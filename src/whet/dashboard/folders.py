@@ -18,7 +18,7 @@ from whet.dashboard.data.files import read_object, read_text
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import ENDED, LibraryRun, RunList, RunQuery, RunState, Viewer, What
 from whet.errors import RunError, WhetError
-from whet.parsing import parse_toml
+from whet.parsing import as_number, as_whole, parse_toml
 from whet.records.directory import METADATA, METRICS, RESULTS, RUN_CONFIG, SEARCH_CONFIG, STATUS
 from whet.records.lock import state_of
 from whet.records.sources import SourceKind, run_directories, source_at
@@ -167,9 +167,9 @@ def _training(id: str, path: Path) -> LibraryRun:
         model=str(config.get("model") or ""),
         environments=tuple(environment_names(config)),
         reason=str(status.get("last_error") or reason),
-        step=_whole(status.get("step")) or _whole(row.get("step")) or 0,
-        max_steps=_whole(config.get("max_steps")) or _whole(status.get("max_steps")),
-        reward=_number(row.get("reward/mean")),
+        step=as_whole(status.get("step")) or as_whole(row.get("step")) or 0,
+        max_steps=as_whole(config.get("max_steps")) or as_whole(status.get("max_steps")),
+        reward=as_number(row.get("reward/mean")),
         started_at=_seconds(status.get("started")),
         ended_at=ended,
         updated_at=ended or _seconds(status.get("heartbeat")) or _modified(path / RUN_CONFIG),
@@ -231,11 +231,3 @@ def _seconds(date: Any) -> float | None:
 def _modified(path: Path) -> float | None:
     stamp = file_stamp(path)
     return None if stamp is None else stamp.modified / 1e9
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

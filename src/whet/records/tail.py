@@ -98,6 +98,15 @@ class Tail:
         return again
 
 
+def row_of(line: bytes) -> dict[str, Any]:
+    """The JSON object of a line; empty for any other line."""
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
 def last_row(directory: Path, name: str) -> dict[str, Any]:
     """The JSON object in the last whole line of a file, within its last 256 KiB; empty where there is none."""
     try:
@@ -105,7 +114,6 @@ def last_row(directory: Path, name: str) -> dict[str, Any]:
             size = os.fstat(file).st_size
             start = max(0, size - LAST_LINE_BYTES)
             *lines, _ = read_at(file, start, size - start).split(b"\n")
-        row = parse_json(lines[-1]) if len(lines) > (start > 0) else None
-    except (OSError, ValueError):
+    except OSError:
         return {}
-    return row if isinstance(row, dict) else {}
+    return row_of(lines[-1]) if len(lines) > (start > 0) else {}

@@ -20,7 +20,7 @@ from whet.clients.usage import JUDGE_USAGE, UsageTotals, context_tokens, usage_o
 from whet.errors import ConfigError, RunError
 from whet.parsing import parse_json
 from whet.records.directory import METADATA, RESULTS
-from whet.system.files import json_line, write_whole
+from whet.system.files import count_lines, json_line, write_whole
 from whet.system.redaction import redacted
 from whet.types import RolloutOutput, State
 
@@ -143,8 +143,7 @@ def save_metadata(directory: Path, metadata: Mapping[str, Any]) -> None:
 def what_is_kept(path: Path) -> str:
     """What a file holds of the rows before one that could not be written, for people."""
     try:
-        with path.open("rb") as file:
-            rows = sum(line.endswith(b"\n") for line in file)
+        rows = count_lines(path)
     except OSError:
         rows = 0
     if not rows:

@@ -21,7 +21,7 @@ from whet.dashboard.data.files import read_object as metadata_of
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun, RunList, RunQuery, What
 from whet.hub.storage.database import Database, database_now
-from whet.parsing import parse_toml
+from whet.parsing import as_number, parse_toml
 from whet.records.directory import METADATA, METRICS
 from whet.records.sources import run_directories
 from whet.records.tail import last_row
@@ -249,14 +249,10 @@ def _scores(directory: Path | None, kind: str) -> tuple[float | None, float | No
     try:
         if kind == "evaluation":
             found = metadata_of(directory, METADATA)
-            return _number(found.get("avg_reward")), _number(found.get("avg_error"))
-        return _number(last_row(directory, METRICS).get("reward/mean")), None
+            return as_number(found.get("avg_reward")), as_number(found.get("avg_error"))
+        return as_number(last_row(directory, METRICS).get("reward/mean")), None
     except (OSError, DashboardError, ValueError, AttributeError):
         return None, None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 # Weights of any checkpoint of a run, made for one download as a deployment's are.

@@ -140,6 +140,12 @@ def cut_torn_line(path: Path) -> None:
         return
 
 
+def count_lines(path: Path) -> int:
+    """Whole lines of a file."""
+    with path.open("rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+
+
 def _end_of_last_line(file: BinaryIO, end: int, block: int = 1 << 16) -> int:
     position = end
     while position > 0:

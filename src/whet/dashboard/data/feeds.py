@@ -19,10 +19,9 @@ from whet.dashboard.data.files import log_lines, read_object
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun, Viewer
 from whet.errors import WhetError
-from whet.parsing import parse_json
 from whet.records.directory import EVALS, METRICS, STATUS
 from whet.records.log import LOG, LogQuery
-from whet.records.tail import FileStamp, Tail, file_stamp, last_row
+from whet.records.tail import FileStamp, Tail, file_stamp, last_row, row_of
 from whet.system.files import json_line
 
 if TYPE_CHECKING:
@@ -137,7 +136,7 @@ class RunFeed:
             if (made := step_event(self.id, line)) is not None:
                 yield event("step", made, f"{self.metrics.generation}:{end}:{self.log}")
         for line, _ in _appended(self.evaluations, directory)[1]:
-            if (row := _row(line)) is not None:
+            if len(line) <= LONGEST_ROW and (row := row_of(line)):
                 kept = ("moment", "step", "environment", "sampling", "reward")
                 yield event("evaluation", {"run": self.id, **{name: row.get(name) for name in kept}}, self.position)
         stamp = file_stamp(directory / "logs" / LOG)
@@ -179,20 +178,10 @@ def _state(run: LibraryRun) -> dict[str, Any]:
     return {"run": run.id, **view, "status": Cutter(20_000, longest=2_000).value(fields)}
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
-    if len(line) > LONGEST_ROW:
-        return None
-    try:
-        row = parse_json(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) else None
-
-
 def step_event(run: str, line: bytes) -> dict[str, Any] | None:
     """What the event of a row of metrics says; None for a line that is none. Of a very long row, only the step."""
-    row = _row(line)
-    if row is None or not isinstance(row.get("step"), int):
+    row = row_of(line) if len(line) <= LONGEST_ROW else {}
+    if not isinstance(row.get("step"), int):
         return None
     numbers = {name: value for name, value in row.items() if isinstance(value, int | float) and name != "step"}
     return {"run": run, "step": row["step"], "metrics": numbers}

@@ -8,16 +8,15 @@ import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from whet.dashboard.data.files import directory_of, open_inside
 from whet.dashboard.library import LibraryRun
-from whet.parsing import parse_json
 from whet.records.directory import METRICS
-from whet.records.tail import Tail
+from whet.records.tail import Tail, row_of
 
 LONGEST_LINE = 4 << 20
 """Bytes of the file that are read at a time; no row is longer."""
@@ -54,9 +53,9 @@ class MetricColumns:
     def memory(self) -> int:
         return 8 * len(self.steps) * (1 + len(self.values))
 
-    def add(self, row: Any) -> None:
+    def add(self, row: Mapping[str, Any]) -> None:
         """Append a row; one of an earlier step replaces what was from there on."""
-        step = row.get("step") if isinstance(row, dict) else None
+        step = row.get("step")
         if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**53:
             self.damaged += 1
             return
@@ -100,13 +99,6 @@ def _finite(value: float) -> float:
         return value if math.isfinite(value) else NAN
     except OverflowError:
         return NAN
-
-
-def _row(line: bytes) -> Any:
-    try:
-        return parse_json(line)
-    except ValueError:
-        return None
 
 
 def _extremes(column: Sequence[float], places: Iterable[int]) -> tuple[int, int] | None:
@@ -156,7 +148,7 @@ class MetricSeries:
 def _pieces(lines: Sequence[bytes]) -> Iterator[list[Any]]:
     """The rows of some lines, a few at a time: parsed without a lock, and added in the time of a short one."""
     for start in range(0, len(lines), ROWS):
-        yield [_row(line) for line in lines[start : start + ROWS] if line.strip()]
+        yield [row_of(line) for line in lines[start : start + ROWS] if line.strip()]
 
 
 def _clear(known: MetricColumns) -> None:

@@ -20,6 +20,7 @@ from whet.evals.stored.streaming import find_results, stream_rows
 from whet.records.directory import METADATA, RESULTS, load_metadata
 from whet.records.lock import EvaluationState, evaluation_state
 from whet.records.stored import as_far_as_possible, check_folder
+from whet.system.files import count_lines
 from whet.types import RolloutOutput
 
 DEFAULT_FOLDER: Path = EvalConfig.model_fields["output_directory"].default
@@ -102,7 +103,7 @@ def _head(directory: Path, metadata: dict[str, Any]) -> StoredHead:
     reward = metadata.get("avg_reward")
     rollouts = int(metadata.get("num_examples") or 0) * int(metadata.get("rollouts_per_example") or 1)
     state = evaluation_state(directory, metadata)
-    done = rollouts if state == "finished" else min(rollouts, _count_rows(directory / RESULTS))
+    done = rollouts if state == "finished" else min(rollouts, count_lines(directory / RESULTS))
     errors = metadata.get("num_errors")
     return StoredHead(
         directory=directory,
@@ -117,14 +118,6 @@ def _head(directory: Path, metadata: dict[str, Any]) -> StoredHead:
         varied=varied_of(metadata),
         resume=resume_command(metadata, directory) if state == "unfinished" else None,
     )
-
-
-def _count_rows(path: Path) -> int:
-    count = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            count += block.count(b"\n")
-    return count
 
 
 def resume_command(metadata: Mapping[str, Any], directory: Path) -> str | None:

@@ -12,6 +12,7 @@ from whet.gepa.records.candidates import Frontier, frontier
 from whet.gepa.records.stored import StoredSearch
 from whet.gepa.reflection.log import ReflectionReply
 from whet.gepa.reflection.reflection import most_chars, why_unusable
+from whet.parsing import as_number
 from whet.records.directory import REFLECTIONS, RESULTS
 from whet.records.entries import question_of
 from whet.system.files import read_lines
@@ -37,9 +38,9 @@ class ModelUsage:
         """`names` are those that tokens in and tokens out have in `usage`."""
         self.calls += 1
         known = usage if isinstance(usage, Mapping) else {}
-        self.input_tokens += _number(known.get(names[0])) or 0.0
-        self.output_tokens += _number(known.get(names[1])) or 0.0
-        if (cost := _number(known.get("cost"))) is not None:
+        self.input_tokens += as_number(known.get(names[0])) or 0.0
+        self.output_tokens += as_number(known.get(names[1])) or 0.0
+        if (cost := as_number(known.get("cost"))) is not None:
             self.cost = (self.cost or 0.0) + cost
 
 
@@ -121,7 +122,3 @@ def _reply(value: Any) -> ReflectionReply:
     return ReflectionReply(
         **known, said=str(saved.get("said") or ""), usage=usage if isinstance(usage, Mapping) else None
     )
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from whet.parsing import parse_json
 from whet.records.directory import METADATA, METRICS, RESULTS, STATUS
-from whet.records.tail import Tail
+from whet.records.tail import Tail, row_of
 from whet.system import untrusted
 
 PIECE = 4 << 20
@@ -37,14 +36,6 @@ class Seen:
 def _within(folder: Path, *parts: str) -> tuple[Path, str]:
     """A path in `run/`, which its code may exchange for a link, as one below the folder above it."""
     return folder.parent, os.path.join(folder.name, *parts)
-
-
-def _row(line: bytes) -> dict[str, Any]:
-    try:
-        found = parse_json(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 @dataclass(slots=True)
@@ -103,7 +94,7 @@ class Watch:
             again, lines, _ = self._tails.setdefault(parts, Tail(name, PIECE)).read(directory)
         except OSError:
             return
-        rows = [row for line, _ in lines if (row := _row(line))]
+        rows = [row for line, _ in lines if (row := row_of(line))]
         if again:
             self._tokens[parts], self._rows[parts] = 0.0, 0
         self._tokens[parts] = self._tokens.get(parts, 0.0) + sum(map(tokens_of, rows))
