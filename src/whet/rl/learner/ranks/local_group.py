@@ -30,7 +30,6 @@ from typing import Any
 
 from whet.records.process import began, is_suspended
 from whet.rl.learner.ranks.rank_group import Answer, Standing
-from whet.rl.learner.ranks.rank_learner import RankBody
 from whet.rl.supervision.child_log import ChildLog, ChildLogs, Deliver, tell_parent
 from whet.rl.supervision.processes import follow_parent, process_context
 
@@ -234,6 +233,8 @@ def _run(
     place = Place(memory)
     place.phase(STARTING)
     threading.Thread(target=_beat, args=(place,), name="whet heartbeat", daemon=True).start()
+    from whet.rl.learner.ranks.rank_learner import RankBody  # loads torch, which the run's own process may not need
+
     body = RankBody(number, place.phase)
     answers.send(body.make(model, options))
     hears.attach()
