@@ -12,12 +12,14 @@ from fastapi import Depends, Query, Request
 from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BeforeValidator, Field
 from starlette.responses import JSONResponse, Response
 
 from whet.dashboard.data.dashboard_data import DashboardData
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun, Viewer
 from whet.errors import ConfigError, MissingExtraError, ModelLoadError, RunError
+from whet.records.heads import Filter
 from whet.system.files import json_line
 
 ViewerOf = Callable[..., Any]
@@ -25,6 +27,10 @@ RunId = Annotated[str, InPath(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Words = Annotated[str, Query(max_length=200)]
 Step = Annotated[int, InPath(ge=0, le=2**53)]
 Number = Annotated[int, InPath(ge=0, le=2**53)]
+EMPTY = BeforeValidator(lambda value: None if value == "" else value)
+"""A form without scripts sends fields that are empty."""
+Flag = Annotated[bool | None, EMPTY, Query()]
+Amount = Annotated[Annotated[float, Field(allow_inf_nan=False)] | None, EMPTY, Query()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,41 @@ class DashboardCall:
     def run(self, id: str) -> LibraryRun:
         """A run that the viewer may see. Raises `DashboardError`."""
         return self.data.library.run(self.viewer, id)
+
+
+def filter_of(
+    environment: Words = "",
+    part: Words = "",
+    step: Annotated[Annotated[int, Field(ge=0, le=2**53)] | None, EMPTY, Query()] = None,
+    failed: Flag = None,
+    error: Words = "",
+    stop_condition: Words = "",
+    candidate: Words = "",
+    truncated: Flag = None,
+    reward_from: Amount = None,
+    reward_to: Amount = None,
+    group: Annotated[str, Query(pattern=r"^(-?\d{1,19})?$")] = "",
+) -> Filter:
+    """The filter of a list of rollouts, from a query."""
+    key = int(group) if group else None
+    if key is not None and not -(2**63) <= key < 2**63:
+        raise DashboardError("invalid", "group: it is the key of no group.")
+    return Filter(
+        environment=environment or None,
+        part=part or None,
+        step=step,
+        failed=failed,
+        error=error or None,
+        stop_condition=stop_condition or None,
+        candidate=candidate or None,
+        truncated=truncated,
+        reward_from=reward_from,
+        reward_to=reward_to,
+        group=key,
+    )
+
+
+ByFilter = Annotated[Filter, Depends(filter_of)]
 
 
 def _bound(request: Request) -> DashboardCall:

@@ -9,7 +9,18 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response, StreamingResponse
 
-from whet.dashboard.call import Call, DashboardCall, DataRoute, Number, RunId, Step, Words, json_answer
+from whet.dashboard.call import (
+    Amount,
+    ByFilter,
+    Call,
+    DashboardCall,
+    DataRoute,
+    Number,
+    RunId,
+    Step,
+    Words,
+    json_answer,
+)
 from whet.dashboard.data import facts
 from whet.dashboard.data.checkpoints import Archive, archive, checkpoints, is_written
 from whet.dashboard.data.comparing import compare
@@ -27,7 +38,6 @@ from whet.dashboard.data.rollouts import (
 from whet.dashboard.data.series import MOST_POINTS, metrics
 from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.data.tokens import tokens_json, tokens_of
-from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import RunKind, RunQuery, RunState, What
 from whet.records.heads import Filter, Sort, SortColumn
 from whet.records.log import MOST_LINES, LogQuery
@@ -37,8 +47,6 @@ Limit = Annotated[int, Query(ge=1, le=200)]
 Points = Annotated[int, Query(ge=2, le=MOST_POINTS)]
 Names = Annotated[str, Query(max_length=5_000)]
 Level = Literal["", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
-Flag = bool | Literal[""]
-Amount = Annotated[float | None, Query(allow_inf_nan=False)]
 
 
 def _names(text: str) -> list[str]:
@@ -115,41 +123,6 @@ def get_logs(
     tail: bool = False,
 ) -> Response:
     return json_answer(log_lines(call.run(run), LogQuery(cursor, limit, tail, search, level, since)))
-
-
-def filter_of(
-    environment: Words = "",
-    part: Words = "",
-    step: Annotated[int | None, Query(ge=0, le=2**53)] = None,
-    failed: Flag = "",
-    error: Words = "",
-    stop_condition: Words = "",
-    candidate: Words = "",
-    truncated: Flag = "",
-    reward_from: Amount = None,
-    reward_to: Amount = None,
-    group: Annotated[str, Query(pattern=r"^(-?\d{1,19})?$")] = "",
-) -> Filter:
-    """The filter of a list of rollouts, from a query."""
-    key = int(group) if group else None
-    if key is not None and not -(2**63) <= key < 2**63:
-        raise DashboardError("invalid", "group: it is the key of no group.")
-    return Filter(
-        environment=environment or None,
-        part=part or None,
-        step=step,
-        failed=None if failed == "" else failed,
-        error=error or None,
-        stop_condition=stop_condition or None,
-        candidate=candidate or None,
-        truncated=None if truncated == "" else truncated,
-        reward_from=reward_from,
-        reward_to=reward_to,
-        group=key,
-    )
-
-
-ByFilter = Annotated[Filter, Depends(filter_of)]
 
 
 def rollout_query(

@@ -15,7 +15,7 @@ from whet.dashboard.data.rollouts import RolloutQuery, facets, rollout_page
 from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, render
-from whet.dashboard.pages.rollouts.query import ListQuery, narrowed_by, read_query
+from whet.dashboard.pages.rollouts.query import Listed, ListQuery, narrowed_by
 from whet.dashboard.pages.rollouts.table import address, column_heads, rollout_columns, run_path
 from whet.errors import RunError
 from whet.records import rollout_text
@@ -47,9 +47,8 @@ EMPTY = {
 
 
 @router.get("/runs/{run}/rollouts")
-def rollouts_page(request: Request, call: Call, run: RunId) -> Response:
+def rollouts_page(request: Request, call: Call, run: RunId, query: Listed) -> Response:
     found = call.run(run)
-    query = read_query(request.query_params)
     here = f"{run_path(request, found)}/rollouts"
     asked = {name: query.values.get(name, "") for name in ("search", "reward_from", "reward_to")}
     values: dict[str, Any] = {"run": found, "here": here, "asked": asked, "narrowed": bool(query.values)}

@@ -1,57 +1,20 @@
-"""What the URL of a list of rollouts says: its filter, its order, and what is searched for. Pure.
-
-Fields may be empty, since a form without scripts sends all of them.
-"""
+"""What the URL of a list of rollouts says: its filter, its order, and what is searched for."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Annotated, Literal
 
-from whet.dashboard.errors import DashboardError
+from fastapi import Depends, Request
+
+from whet.dashboard.call import ByFilter, Flag, Words, filter_of
 from whet.records.heads import Filter, Sort, SortColumn
 
-LONGEST = 200
 NEWEST_FIRST = Sort(descending=True)
-COLUMNS: tuple[SortColumn, ...] = get_args(SortColumn)
-
-
-def _flag(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ValueError("it is true or false")
-    return text == "true"
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError("it is a number")
-    return value
-
-
-def _whole(text: str) -> int:
-    value = int(text)
-    if not -(2**63) <= value < 2**63:
-        raise ValueError("it is too large")
-    return value
-
-
-FIELDS: dict[str, Callable[[str], Any]] = {
-    "environment": str,
-    "part": str,
-    "step": _whole,
-    "failed": _flag,
-    "error": str,
-    "stop_condition": str,
-    "candidate": str,
-    "truncated": _flag,
-    "reward_from": _number,
-    "reward_to": _number,
-    "group": _whole,
-}
-"""Fields of a `Filter` that a URL may have."""
+FIELDS = (*inspect.signature(filter_of).parameters, "search")
+"""What in a URL narrows a list."""
 NAMES = {
     "reward_from": "reward from",
     "reward_to": "reward to",
@@ -84,27 +47,25 @@ class ListQuery:
         return {**self.values, **self.order}
 
 
-def read_query(query: Mapping[str, str]) -> ListQuery:
-    """Raises `DashboardError` for a value that its field cannot have."""
-    given = {name: text[:LONGEST] for name in (*FIELDS, "search") if (text := query.get(name, "").strip())}
-    filter: dict[str, Any] = {}
-    for name, text in given.items():
-        if name == "search":
-            continue
-        try:
-            filter[name] = FIELDS[name](text)
-        except ValueError as error:
-            raise DashboardError("invalid", f"{name}: {text!r} cannot be read ({error}).") from None
-    column = query.get("sort", "") or "file"
-    if column not in COLUMNS:
-        raise DashboardError("invalid", f"sort: {column[:50]!r} is no column. Choose one of: {', '.join(COLUMNS)}.")
+def list_query(
+    request: Request,
+    by: ByFilter,
+    search: Words = "",
+    sort: Literal[SortColumn, ""] = "",
+    descending: Flag = None,
+    cursor: Words = "",
+) -> ListQuery:
+    """The query of a page with a list, or of one of its rollouts."""
     return ListQuery(
-        values=given,
-        filter=Filter(**filter),
-        search=given.get("search", ""),
-        sort=Sort(column, query.get("descending") == "true") if query.get("sort") else NEWEST_FIRST,
-        cursor=query.get("cursor", "")[:LONGEST],
+        values={name: text for name in FIELDS if (text := request.query_params.get(name, "").strip())},
+        filter=by,
+        search=search.strip(),
+        sort=Sort(sort, bool(descending)) if sort else NEWEST_FIRST,
+        cursor=cursor,
     )
+
+
+Listed = Annotated[ListQuery, Depends(list_query)]
 
 
 def narrowed_by(query: ListQuery) -> list[tuple[str, dict[str, str]]]:

@@ -16,7 +16,7 @@ from whet.dashboard.data.tokens import tokens_of
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, render
-from whet.dashboard.pages.rollouts.query import ListQuery, read_query
+from whet.dashboard.pages.rollouts.query import Listed, ListQuery
 from whet.dashboard.pages.rollouts.table import address, origin, run_path, styled_reward
 from whet.dashboard.pages.rollouts.tokens import LEGEND, token_page
 from whet.errors import RunError
@@ -39,13 +39,13 @@ def rollout_page(
     call: Call,
     run: RunId,
     number: Number,
+    query: Listed,
     at: Position = None,
     token: Position = None,
     shade: Words = "",
 ) -> Response:
     """`at`: the position in the list that the other values of the URL name."""
     found = call.run(run)
-    query = read_query(request.query_params)
     here = f"{run_path(request, found)}/rollouts"
     with call.data.stores.use(found) as opened:
         shown, problem = _read(opened, number)
