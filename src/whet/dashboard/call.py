@@ -132,7 +132,7 @@ class DataRoute(APIRoute):
             try:
                 return await handle(request)
             except RequestValidationError as error:
-                found = _invalid(error)
+                found = invalid(error)
             except DashboardError as error:
                 found = error
             except (RunError, ConfigError, ModelLoadError) as error:
@@ -172,10 +172,14 @@ def json_answer(value: Any) -> Response:
     return Response(json_line(value), media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
-def _invalid(error: RequestValidationError) -> DashboardError:
-    """Wrong queries are named; a path that cannot be one is a path that does not exist."""
+def invalid(error: RequestValidationError) -> DashboardError:
+    """Wrong fields are named; a path that cannot be one is a path that does not exist."""
     found = error.errors()
     if any(one["loc"][0] == "path" for one in found):
         return no_such("path")
-    details = [{"field": ".".join(map(str, one["loc"][1:]))[:100], "reason": one["msg"][:300]} for one in found[:10]]
-    return DashboardError("invalid", f"{details[0]['field']}: {details[0]['reason']}.", details)
+    code = "malformed" if any(one["type"] == "json_invalid" for one in found) else "invalid"
+    details = [
+        {"field": ".".join(map(str, one["loc"][1:] or one["loc"]))[:100], "reason": one["msg"][:300]}
+        for one in found[:10]
+    ]
+    return DashboardError(code, f"{details[0]['field']}: {details[0]['reason']}.", details)

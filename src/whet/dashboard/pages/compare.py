@@ -13,7 +13,7 @@ from whet.dashboard.call import Call
 from whet.dashboard.data.comparing import compare
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun, RunQuery
-from whet.dashboard.pages.rendering import PageRoute, query_url, render, wants_drawings
+from whet.dashboard.pages.rendering import PageRoute, address, render, wants_drawings
 from whet.rl.report.figures import Figure, drawn, is_share, title_of
 
 router = APIRouter(route_class=PageRoute)
@@ -56,7 +56,7 @@ def compare_page(
 
 
 def query_url_of(ids: Sequence[str]) -> str:
-    return query_url([("run", id) for id in ids])
+    return address("", [("run", id) for id in ids])
 
 
 def _labels(runs: Sequence[LibraryRun]) -> list[str]:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from whet.dashboard.call import Call, RunId, Words
 from whet.dashboard.data.files import log_lines
 from whet.dashboard.errors import DashboardError
-from whet.dashboard.pages.rendering import PageRoute, query_url, render, root_of
+from whet.dashboard.pages.rendering import PageRoute, address, render, root_of
 from whet.records.log import LogQuery
 
 router = APIRouter(route_class=PageRoute)
@@ -54,9 +54,9 @@ def logs_page(
         narrowed=any(asked.values()),
         lines=lines,
         shown_text=f"{'The last ' if not cursor else ''}{len(lines):,} {'line' if len(lines) == 1 else 'lines'}",
-        follow=data + query_url(more) if follows else "",
-        earlier=here + query_url({**asked, "cursor": "0.0"}) if not cursor and len(lines) == LINES else "",
-        next_page=here + query_url({**asked, "cursor": listed["next"]}) if listed["more"] else "",
+        follow=address(data, more) if follows else "",
+        earlier=address(here, {**asked, "cursor": "0.0"}) if not cursor and len(lines) == LINES else "",
+        next_page=address(here, {**asked, "cursor": listed["next"]}) if listed["more"] else "",
         empty=f"This run is {found.state}. What it writes is here from its first line on.",
     )
 

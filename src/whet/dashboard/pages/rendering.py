@@ -62,10 +62,11 @@ def render_page(request: Request, site: Site, template: str, status: int, values
     return HTMLResponse(text.encode("utf-8", "replace"), status_code=status, headers=headers)
 
 
-def query_url(values: Mapping[str, str | None] | Sequence[tuple[str, str | None]]) -> str:
-    """`?a=b` of the values that are not empty; `?` alone keeps the path and drops the query."""
-    pairs = values.items() if isinstance(values, Mapping) else values
-    return "?" + urlencode([(key, value) for key, value in pairs if value])
+def address(path: str, query: Mapping[str, Any] | Sequence[tuple[str, Any]]) -> str:
+    """A URL; what is None or "" is not in it. Of no path, `?` alone keeps the page's and drops its query."""
+    pairs = query.items() if isinstance(query, Mapping) else query
+    written = urlencode([(name, value) for name, value in pairs if value not in (None, "")])
+    return f"{path}?{written}" if written or not path else path
 
 
 def wants_drawings(request: Request) -> bool:

@@ -13,9 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from fastapi import APIRouter, Request
 from jinja2 import UndefinedError
@@ -28,7 +26,6 @@ from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun, RunKind, RunQuery
 from whet.dashboard.pages.rendering import PageRoute, render, root_of
 from whet.display.page.rendering import fragment
-from whet.display.text import number
 from whet.errors import RunError
 from whet.records.directory import CANDIDATES, METADATA, REFLECTIONS, RESULTS, SEARCH_CONFIG
 from whet.records.tail import FileStamp, file_stamp
@@ -78,26 +75,11 @@ def _list(request: Request, call: DashboardCall, kind: RunKind, search: str, cur
         about=about,
         here=here,
         search=search,
-        runs=[_row(run) for run in found.items],
+        runs=found.items,
         next_page=f"{here}?{following}" if following else "",
         made=made,
         command=command,
     )
-
-
-def _row(run: LibraryRun) -> dict[str, Any]:
-    when = run.ended_at or run.updated_at or run.submitted_at
-    return {
-        "id": run.id,
-        "name": run.name,
-        "under": "" if run.name == f"{', '.join(run.environments)} with {run.model}" else run.name,
-        "model": run.model,
-        "environments": run.environments,
-        "state": run.state,
-        "failed": run.details.get("failed"),
-        "reward": "" if run.reward is None else number(run.reward),
-        "when": "" if when is None else datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    }
 
 
 @router.get("/runs/{run}/report")

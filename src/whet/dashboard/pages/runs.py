@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from whet.dashboard.call import Call, Words
 from whet.dashboard.library import LibraryRun, RunKind, RunQuery, RunState
-from whet.dashboard.pages.rendering import PageRoute, query_url, render
+from whet.dashboard.pages.rendering import PageRoute, address, render
 
 router = APIRouter(route_class=PageRoute)
 PAGE = 100
@@ -36,8 +36,8 @@ def runs_page(
     order = {"sort": sort, "descending": "true" if descending else ""}
     heads = {
         column: {
-            "url": query_url(
-                filters | {"sort": column, "descending": "true" if _turned(column, sort, descending) else ""}
+            "url": address(
+                "", filters | {"sort": column, "descending": "true" if _turned(column, sort, descending) else ""}
             ),
             "order": ("descending" if descending else "ascending") if column == sort else None,
         }
@@ -53,9 +53,9 @@ def runs_page(
         heads=heads,
         states=STATE_ORDER[:-1],
         kinds=get_args(RunKind),
-        state_urls={one: query_url(filters | order | {"state": "" if one == state else one}) for one in STATE_ORDER},
-        older=query_url(filters | order | {"cursor": found.next}) if found.next else None,
-        first=query_url(filters | order) if cursor else None,
+        state_urls={one: address("", filters | order | {"state": "" if one == state else one}) for one in STATE_ORDER},
+        older=address("", filters | order | {"cursor": found.next}) if found.next else None,
+        first=address("", filters | order) if cursor else None,
     )
 
 

@@ -15,11 +15,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from whet.dashboard.app import base_app
-from whet.dashboard.call import Site, error_answer
+from whet.dashboard.call import Site, error_answer, invalid
 from whet.hub.api import accounts, environments, packages, pushes
 from whet.hub.api.packages import PageCache
 from whet.hub.domain.hub import MIB, Hub
-from whet.hub.errors import HubError, not_found
+from whet.hub.errors import HubError
 from whet.hub.pages import routes as pages
 
 BODY_BYTES = MIB
@@ -61,13 +61,7 @@ async def _hub_error(request: Request, error: Exception) -> Response:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    found = error.errors()
-    if any(one["loc"][0] == "path" for one in found):
-        return error_answer(not_found("such path"))
-    code = "malformed" if any(one["type"] == "json_invalid" for one in found) else "invalid"
-    details = [{"field": ".".join(map(str, one["loc"]))[:100], "reason": one["msg"][:300]} for one in found[:10]]
-    first = details[0]
-    return error_answer(HubError(code, f"{first['field']}: {first['reason']}.", details))
+    return error_answer(invalid(error))
 
 
 async def _os_error(request: Request, error: Exception) -> Response:

@@ -8,13 +8,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from whet.dashboard.pages.rendering import PageRoute, render, root_of
+from whet.dashboard.pages.rendering import PageRoute, address, render, root_of
 from whet.hub import policy
 from whet.hub.answers import NewTokenAnswer, NewUserAnswer
 from whet.hub.api import accounts as api
 from whet.hub.api.call import Call, Identity, action
 from whet.hub.policy import Role
-from whet.service.pages.forms import ALL, PageCall, Text, confirm, filled, owners_of, path, sent, viewer_in
+from whet.service.pages.forms import ALL, PageCall, Text, confirm, filled, owners_of, sent, viewer_in
 
 router = APIRouter(route_class=PageRoute)
 ROLES = ("viewer", "member", "maintainer", "owner")
@@ -99,14 +99,14 @@ def set_member(request: Request, call: PageCall, owner: Text, user: Text, role: 
     def do() -> Any:
         return api.set_member(call, owner, user.strip(), filled(api.Member, role=role))
 
-    return sent(request, do, path("/members", owner=owner), partial(_members, request, call, owner))
+    return sent(request, do, address("/members", {"owner": owner}), partial(_members, request, call, owner))
 
 
 @router.post("/members/remove")
 @action(policy.MEMBERS)
 def remove_member(request: Request, call: PageCall, owner: Text, user: Text) -> Response:
     again = partial(_members, request, call, owner)
-    return sent(request, lambda: api.remove_member(call, owner, user), path("/members", owner=owner), again)
+    return sent(request, lambda: api.remove_member(call, owner, user), address("/members", {"owner": owner}), again)
 
 
 @router.post("/organisations")
@@ -115,7 +115,7 @@ def add_organisation(request: Request, call: PageCall, name: Text) -> Response:
     return sent(
         request,
         lambda: api.add_organisation(call, filled(api.NewOrganisation, name=name.strip())),
-        path("/members", owner=name.strip()),
+        address("/members", {"owner": name.strip()}),
         partial(_members, request, call, ""),
     )
 

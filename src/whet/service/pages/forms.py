@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
-from urllib.parse import urlencode
 
 from fastapi import Depends, Form, Request
 from pydantic import ValidationError
@@ -69,12 +68,6 @@ def sent(
     if callable(then):
         return then(done)
     return RedirectResponse(root_of(request) + then, status_code=303)
-
-
-def path(base: str, **query: str | None) -> str:
-    """A path below the root with its query."""
-    given = {name: value for name, value in query.items() if value}
-    return f"{base}?{urlencode(given)}" if given else base
 
 
 def confirm(

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Form, Request
 from starlette.responses import Response
 
-from whet.dashboard.pages.rendering import PageRoute, render
+from whet.dashboard.pages.rendering import PageRoute, address, render
 from whet.hub import policy
 from whet.hub.api.call import Call, Identity, Part, action
 from whet.hub.policy import Role
 from whet.service.answers import NewWebhookAnswer
 from whet.service.api import owners, webhooks
 from whet.service.domain.access import QUOTAS, SECRETS, SEE
-from whet.service.pages.forms import ALL, PageCall, Text, confirm, filled, owners_of, path, sent, viewer_in
+from whet.service.pages.forms import ALL, PageCall, Text, confirm, filled, owners_of, sent, viewer_in
 
 router = APIRouter(route_class=PageRoute)
 EVENTS = ("run.queued", "run.starting", "run.running", "run.finished", "run.failed", "run.stopped")
@@ -48,14 +48,14 @@ def set_secret(request: Request, call: PageCall, owner: Text, name: Text, value:
     def do() -> Any:
         return owners.set_secret(call, owner, name.strip(), filled(owners.SecretBody, value=value))
 
-    return sent(request, do, path("/secrets", owner=owner), partial(_secrets, request, call, owner, name=name))
+    return sent(request, do, address("/secrets", {"owner": owner}), partial(_secrets, request, call, owner, name=name))
 
 
 @router.post("/secrets/delete")
 @action(SECRETS)
 def delete_secret(request: Request, call: PageCall, owner: Text, name: Text) -> Response:
     again = partial(_secrets, request, call, owner)
-    return sent(request, lambda: owners.delete_secret(call, owner, name), path("/secrets", owner=owner), again)
+    return sent(request, lambda: owners.delete_secret(call, owner, name), address("/secrets", {"owner": owner}), again)
 
 
 @router.get("/webhooks")
@@ -174,4 +174,4 @@ def set_quota(
         body = filled(owners.QuotaBody, **limits)
         return owners.set_quota(call, owner, body)
 
-    return sent(request, do, path("/usage", owner=owner), partial(_usage, request, call, owner))
+    return sent(request, do, address("/usage", {"owner": owner}), partial(_usage, request, call, owner))

@@ -9,7 +9,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from whet.dashboard.pages.rendering import PageRoute, render
+from whet.dashboard.pages.rendering import PageRoute, address, render
 from whet.display.page.formats import size
 from whet.hub import policy
 from whet.hub.answers import AuditAnswer
@@ -20,7 +20,7 @@ from whet.hub.policy import Role
 from whet.hub.storage.tables import AuditEntry
 from whet.service.api.owners import runner_views
 from whet.service.domain.access import RUNNERS
-from whet.service.pages.forms import PageCall, owners_of, path, viewer_in
+from whet.service.pages.forms import PageCall, owners_of, viewer_in
 
 router = APIRouter(route_class=PageRoute)
 ENTRIES = 100
@@ -64,7 +64,7 @@ def audit_page(
             query = query.where(AuditEntry.number < before)
         rows = list(session.scalars(query.order_by(AuditEntry.number.desc()).limit(ENTRIES + 1)))
         chain = verify(session) if verified and viewer.is_admin else None
-    more = path("/audit", owner=owner, before=str(rows[ENTRIES - 1].number)) if len(rows) > ENTRIES else ""
+    more = address("/audit", {"owner": owner, "before": rows[ENTRIES - 1].number}) if len(rows) > ENTRIES else ""
     return render(
         request,
         "audit.html",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,12 +12,13 @@ from starlette.responses import Response
 from whet.dashboard.call import Call, Number, RunId, Words
 from whet.dashboard.data.rollouts import ShownRollout, read_group
 from whet.dashboard.data.stores import OpenStore
-from whet.dashboard.pages.rendering import PageRoute, render
-from whet.dashboard.pages.rollouts.table import StyledText, address, origin, run_path, styled_reward
+from whet.dashboard.pages.rendering import PageRoute, address, render
+from whet.dashboard.pages.rollouts.table import origin, run_path
 from whet.gepa.text_diff import Piece, difference
-from whet.records.conversation import PageMessage, conversation
+from whet.records import rollout_text
+from whet.records.conversation import conversation
 from whet.records.heads import Head
-from whet.records.rollout_text import pieces, signed, signed_style
+from whet.records.rollout_text import pieces
 
 router = APIRouter(route_class=PageRoute)
 SHORT_PROMPT = 1_500
@@ -26,23 +26,6 @@ SHORT_PROMPT = 1_500
 MOST_COMPARED = 20_000
 """Characters of an answer that is compared with another one."""
 EVERY_LINE = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One rollout of the group."""
-
-    number: int
-    place: int  # in the group, from 1
-    link: str
-    value: float | None
-    reward: StyledText
-    from_mean: StyledText | None
-    advantage: StyledText | None
-    ended: StyledText
-    conversation: list[PageMessage]
-    lines: Sequence[Sequence[Piece]]
-    """The answer, in pieces that say whether they differ from the reference; none where it is not compared."""
 
 
 @router.get("/runs/{run}/groups/{number}")
@@ -75,7 +58,9 @@ def group_page(request: Request, call: Call, run: RunId, number: Number, against
         prompt=prompt,
         short_prompt=sum(len(part.text) for message in prompt for part in message.parts) < SHORT_PROMPT,
         against=reference,
-        sides=_sides(shown, reference, f"{here}/rollouts"),
+        sides=_sides(shown, reference),
+        rollouts=f"{here}/rollouts",
+        write=rollout_text,
         left_out=len(numbers) - len(shown),
         list_link=address(f"{here}/rollouts", {"group": first.group}),
         step_link=None if step is None else f"{here}/steps/{step}",
@@ -114,31 +99,20 @@ def _summary(heads: Sequence[Head]) -> str:
     return "; ".join(parts) or "no rollout of this group has a reward"
 
 
-def _sides(shown: Sequence[ShownRollout], reference: int | None, here: str) -> list[Side]:
+def _sides(shown: Sequence[ShownRollout], reference: int | None) -> list[dict[str, Any]]:
+    """Each rollout; where it is compared, with its answer in pieces that say whether they differ from the reference."""
     mean = _mean([one.head for one in shown])
     text = next((answer_text(one.row) for one in shown if one.head.number == reference), None)
-    sides = []
-    for one in shown:
-        head = one.head
-        away = head.reward - mean if head.reward is not None and mean is not None else None
-        compares = text is not None and head.number != reference
-        sides.append(
-            Side(
-                number=head.number,
-                place=head.place + 1,
-                link=f"{here}/{head.number}",
-                value=head.reward,
-                reward=styled_reward(head.reward, one.passed),
-                from_mean=None if away is None else StyledText(f"{away:+.3f}", signed_style(away)),
-                advantage=None
-                if head.advantage is None
-                else StyledText(signed(head.advantage), signed_style(head.advantage)),
-                ended=StyledText(head.error or head.stop_condition or "unknown", "bad" if head.error else "dim"),
-                lines=compared(answer_text(one.row), text) if compares and text is not None else (),
-                conversation=conversation(one.row, "completion"),
-            )
-        )
-    return sides
+    return [
+        {
+            "head": one.head,
+            "passed": one.passed,
+            "from_mean": None if one.head.reward is None or mean is None else one.head.reward - mean,
+            "conversation": conversation(one.row, "completion"),
+            "lines": compared(answer_text(one.row), text) if text is not None and one.head.number != reference else (),
+        }
+        for one in shown
+    ]
 
 
 def compared(text: str, reference: str) -> Sequence[Sequence[Piece]]:

@@ -14,9 +14,9 @@ from whet.dashboard.call import Call, RunId
 from whet.dashboard.data.rollouts import RolloutQuery, facets, rollout_page
 from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.library import LibraryRun
-from whet.dashboard.pages.rendering import PageRoute, render
+from whet.dashboard.pages.rendering import PageRoute, address, render
 from whet.dashboard.pages.rollouts.query import Listed, ListQuery, narrowed_by
-from whet.dashboard.pages.rollouts.table import address, column_heads, rollout_columns, run_path
+from whet.dashboard.pages.rollouts.table import column_heads, rollout_columns, run_path
 from whet.errors import RunError
 from whet.records import rollout_text
 from whet.records.entries import answer_of, one_line, question_of

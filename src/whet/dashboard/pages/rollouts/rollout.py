@@ -15,11 +15,12 @@ from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.data.tokens import tokens_of
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun
-from whet.dashboard.pages.rendering import PageRoute, render
+from whet.dashboard.pages.rendering import PageRoute, address, render
 from whet.dashboard.pages.rollouts.query import Listed, ListQuery
-from whet.dashboard.pages.rollouts.table import address, origin, run_path, styled_reward
+from whet.dashboard.pages.rollouts.table import origin, run_path
 from whet.dashboard.pages.rollouts.tokens import LEGEND, token_page
 from whet.errors import RunError
+from whet.records import rollout_text
 from whet.records.conversation import conversation
 from whet.records.heads import Head
 from whet.records.rollout_text import details, number
@@ -66,7 +67,8 @@ def rollout_page(
         number=number,
         head=head,
         where=origin(head),
-        reward=styled_reward(head.reward, shown.passed),
+        passed=shown.passed,
+        write=rollout_text,
         scores=_scores(row),
         errors=_errors(row, head),
         problem=problem,

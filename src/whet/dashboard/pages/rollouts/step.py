@@ -13,9 +13,9 @@ from whet.dashboard.call import Call, RunId, Step
 from whet.dashboard.data.rollouts import distributions, groups
 from whet.dashboard.data.series import MetricSeries
 from whet.dashboard.library import LibraryRun
-from whet.dashboard.pages.rendering import PageRoute, render
+from whet.dashboard.pages.rendering import PageRoute, address, render
 from whet.dashboard.pages.rollouts.listing import texts_of
-from whet.dashboard.pages.rollouts.table import Texts, address, run_path
+from whet.dashboard.pages.rollouts.table import Texts, run_path
 from whet.display.histogram import Bin, Histogram
 from whet.display.page.formats import compact
 from whet.display.text import number
@@ -55,7 +55,9 @@ def step_page(request: Request, call: Call, run: RunId, step: Step) -> Response:
         step=step,
         metrics=_metrics(call.data.series, found, step),
         histograms=list(_histograms(spread)),
-        groups=[_group(one, texts, here) for one in of_step["items"]],
+        groups=of_step["items"],
+        texts=texts,
+        here=here,
         more=of_step["next"] is not None,
         rollouts_link=address(f"{here}/rollouts", {"part": part}) if of_step["items"] else None,
         previous_link=f"{here}/steps/{step - 1}" if step > 1 else None,
@@ -103,18 +105,3 @@ def _histograms(spread: Mapping[str, Any]) -> Iterator[tuple[str, Histogram]]:
                 bins = [Bin(edges[0], edges[0], sum(counts))]
             mean = number(round(spread[column]["means"][name], 3) + 0.0)  # no negative zero
             yield f"{label} (mean {mean})", Histogram(bins)
-
-
-def _group(one: Mapping[str, Any], texts: Texts, here: str) -> dict[str, Any]:
-    return {
-        "link": f"{here}/groups/{one['first']}",
-        "environment": one["environment"],
-        "task": "" if one["example_id"] is None else one["example_id"],
-        "rollouts": one["rollouts"],
-        "value": one["mean_reward"],
-        "mean": number(one["mean_reward"]),
-        "lowest": number(one["least"]),
-        "highest": number(one["most"]),
-        "failed": one["failed"],
-        "question": texts.get(one["first"], {}).get("question") or one["question"],
-    }

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
 from fastapi import Request
 
 from whet.dashboard.library import LibraryRun
-from whet.dashboard.pages.rendering import root_of
+from whet.dashboard.pages.rendering import address, root_of
 from whet.records.heads import Head, SortColumn, Variety
-from whet.records.rollout_text import number, part_name, reward_style
+from whet.records.rollout_text import part_name
 
 DOWNWARDS_FIRST = ("reward", "advantage", "input_tokens", "output_tokens", "turns", "duration", "size")
 """Columns that the first click sorts downwards."""
@@ -91,25 +90,6 @@ def column_heads(
 def run_path(request: Request, run: LibraryRun) -> str:
     """The path that the pages of a run are below."""
     return f"{root_of(request)}/runs/{run.id}"
-
-
-def address(path: str, query: Mapping[str, Any]) -> str:
-    """A URL; what is None or "" is not in it."""
-    written = urlencode({name: value for name, value in query.items() if value not in (None, "")})
-    return f"{path}?{written}" if written else path
-
-
-@dataclass(frozen=True, slots=True)
-class StyledText:
-    """A value and how it is marked: good, middling, bad, dim, or ""."""
-
-    text: str
-    style: str = ""
-
-
-def styled_reward(reward: float | None, passed: float) -> StyledText:
-    """A reward, marked by whether it passed."""
-    return StyledText(number(reward) or "none", reward_style(reward, passed))
 
 
 def origin(head: Head) -> str:
