@@ -14,14 +14,14 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from whet.parsing import NestingError, parse_json
-from whet.system.untrusted import NOT_INSIDE, open_inside
+from whet.system.untrusted import NOT_INSIDE, open_inside, open_named
 
 SUFFIX = ".jsonl"
 LONG = 8 << 20
@@ -82,18 +82,11 @@ class RolloutFiles:
     def file(self, part: str) -> Path:
         return self.path if part == "" else self.path / f"{part}{SUFFIX}"
 
-    @contextmanager
-    def opened(self, path: Path) -> Iterator[int]:
+    def opened(self, path: Path) -> AbstractContextManager[int]:
         """A descriptor of one of the files for reading. Raises `OSError` where there is none, or a link."""
         if self.root is not None:
-            with open_inside(self.root, str(path.relative_to(self.root))) as descriptor:
-                yield descriptor
-            return
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+            return open_inside(self.root, str(path.relative_to(self.root)))
+        return open_named(path.parent, path.name)
 
 
 def part_of(name: str, stat: os.stat_result, step: int | None) -> RolloutFile:

@@ -11,7 +11,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from whet.errors import RunError
 from whet.records.files import find_newline, read_at
 from whet.records.lock import is_locked
 from whet.records.tail import Opener
-from whet.system.untrusted import open_inside, open_path
+from whet.system.untrusted import open_inside, open_named
 
 LOG = "run.log"
 KEPT_FILES = 3
@@ -224,7 +224,7 @@ def read_log(
     query = replace(query, longest=WHOLE, most=WHOLE)
     while True:
         running = follow and is_locked(run)  # checked before reading: what is written just before the end is read
-        found = log_lines(run, replace(query, ended=not running), opened=_open_any)
+        found = log_lines(run, replace(query, ended=not running), opened=open_named)
         yield from (line["text"] for line in found["lines"])
         query = LogQuery(found["next"], MOST_LINES, search=query.search, level=query.level, since=query.since)
         query = replace(query, longest=WHOLE)
@@ -232,10 +232,3 @@ def read_log(
             if not running:
                 return
             wait(POLL_SECONDS)
-
-
-@contextmanager
-def _open_any(directory: Path, name: str) -> Iterator[int]:
-    """A file of the user's own run, which may be a link."""
-    with open_path(directory / name) as file:
-        yield file.fileno()

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from whet.errors import RunError, WhetError
-from whet.parsing import parse_json
 from whet.records.directory import (
     CANDIDATES,
     METADATA,
@@ -24,7 +23,7 @@ from whet.records.directory import (
 )
 from whet.records.files import SUFFIX
 from whet.records.lock import evaluation_state, is_locked
-from whet.records.stored import environment_names
+from whet.records.stored import environment_names, read_status
 from whet.system.files import read_lines
 
 NOT_ENTERED = frozenset({"node_modules", "__pycache__", "checkpoints", "adapters", "model", "site-packages"})
@@ -136,15 +135,13 @@ def _run(directory: Path, path: Path, rollouts: Path) -> RunSource:
     from whet.config import read_toml  # brings pydantic, which an evaluation does not need
 
     config: dict[str, Any] = {}
-    status: Any = None
+    known: dict[str, Any] = {}
     note = None
     try:
         config = read_toml(directory / RUN_CONFIG)
-        with contextlib.suppress(FileNotFoundError):
-            status = parse_json((directory / STATUS).read_text(encoding="utf-8"))
+        known = read_status(directory)
     except (WhetError, OSError, ValueError) as error:
         note = str(error)
-    known = status if isinstance(status, dict) else {}
     return RunSource(
         path=path,
         kind="training",

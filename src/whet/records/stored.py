@@ -12,8 +12,11 @@ from rich.console import Console
 
 from whet.display.columns import print_fact, print_rows
 from whet.errors import RunError, WhetError
+from whet.parsing import parse_json
+from whet.records.directory import STATUS
 from whet.records.lock import RESUMABLE
 from whet.system.terminal import safe_text
+from whet.system.untrusted import open_path
 
 RUNS = Path("runs")
 RunT = TypeVar("RunT")
@@ -45,6 +48,21 @@ class StoredRun:
     def resumable(self) -> bool:
         """False for a run that is running, or done."""
         return self.state in RESUMABLE
+
+
+def read_status(directory: Path) -> dict[str, Any]:
+    """What `status.json` of a training run says; empty where there is none. Raises `RunError` for what is not JSON."""
+    path = directory / STATUS
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            return {}
+        with open_path(path) as file:
+            status = parse_json(file.read())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise RunError(f"{path}: not JSON ({error}). Remove it; the run resumes without it.") from None
+    return status if isinstance(status, dict) else {}
 
 
 def as_far_as_possible(path: Path, read: Callable[[], RunT], damaged: Callable[[str], RunT]) -> RunT:

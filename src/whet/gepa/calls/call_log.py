@@ -21,13 +21,11 @@ from typing import Any
 
 from whet.errors import GepaError, RunError
 from whet.gepa.types import Phase, RolloutCall, Scored
-from whet.records.directory import CALLS, RESULTS
+from whet.records.directory import CALLS, RESULTS, ROLLOUTS
 from whet.rollouts.results import row_line
 from whet.rollouts.row_log import SECONDS_AT_MOST, RowLog, read_rows, row_at
 from whet.system.files import LineFile, read_lines
 from whet.types import RolloutOutput
-
-ROLLOUTS = "rollouts"
 
 
 class CallLog:

@@ -9,11 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from whet.config import read_toml
-from whet.errors import RunError
-from whet.parsing import parse_json
 from whet.records.directory import EVALS, RUN_CONFIG
 from whet.records.lock import state_of
-from whet.records.stored import RUNS, StoredRun, as_far_as_possible, check_folder, environment_names, resolve
+from whet.records.stored import (
+    RUNS,
+    StoredRun,
+    as_far_as_possible,
+    check_folder,
+    environment_names,
+    read_status,
+    resolve,
+)
 from whet.rl.monitors.jsonl import read_evaluations
 from whet.rl.monitors.protocol import EvalReport
 from whet.rl.storage.checkpoints import checkpoints_in, fault_of
@@ -104,16 +110,5 @@ def _read_as_far_as_possible(path: Path) -> StoredTraining:
 
 
 def _read(path: Path) -> StoredTraining:
-    status: Any = {}
-    try:
-        if RunDirectory(path).status.is_file():  # a pipe would be waited for
-            with open_path(RunDirectory(path).status) as file:
-                status = parse_json(file.read())
-    except FileNotFoundError:
-        pass
-    except ValueError as error:
-        raise RunError(
-            f"{RunDirectory(path).status}: not JSON ({error}). Remove it; the run resumes without it."
-        ) from None
-    status = status if isinstance(status, dict) else {}
+    status = read_status(path)
     return StoredTraining(path, read_toml(path / RUN_CONFIG, open_path), status, state_of(path, status))
