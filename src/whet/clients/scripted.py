@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from whet.calls import CallSpec, resolve
-from whet.clients.client import Client
-from whet.clients.deltas import OnDelta
+from whet.clients.client import Client, OnDelta
 from whet.errors import ConfigError, ModelError
 from whet.messages import as_message
 from whet.types import Messages, Response, ResponseMessage, SamplingArgs, State, Tool

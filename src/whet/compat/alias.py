@@ -128,7 +128,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "verifiers.utils.client_utils": (f"{_HERE}.clients",),
     "verifiers.utils.config_utils": ("whet:ensure_keys,MissingKeyError",),
     "verifiers.utils.data_utils": (
-        "whet.parsers.answers",
+        "whet.parsers.parser:extract_boxed_answer,extract_hash_answer",
         "whet:load_example_dataset",
         f"{_HERE}.names:BOXED_SYSTEM_PROMPT,THINK_BOXED_SYSTEM_PROMPT,strip_non_numeric",
     ),

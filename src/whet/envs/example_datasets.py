@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from whet.envs.config.arguments import nearest
 from whet.errors import ConfigError, DatasetError, MissingExtraError
-from whet.parsers.answers import extract_boxed_answer, extract_hash_answer
+from whet.parsers.parser import extract_boxed_answer, extract_hash_answer
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -31,8 +31,7 @@ from starlette.responses import Response as HttpResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from whet.clients.client import AnyClient
-from whet.clients.deltas import Delta, OnDelta
+from whet.clients.client import AnyClient, Delta, OnDelta
 from whet.errors import (
     ConfigError,
     EndpointDownError,

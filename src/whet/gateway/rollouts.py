@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from whet.clients.deltas import OnDelta, StreamedAnswer
+from whet.clients.client import OnDelta, StreamedAnswer
 from whet.errors import EnvError
 from whet.gateway.app import Gateway
 from whet.gateway.connections import limited_connections

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from whet.clients.deltas import OnDelta
+from whet.clients.client import OnDelta
 from whet.gateway.wire import RequestError, TurnRequest
 from whet.types import AssistantMessage, Message, Messages, Response, State
 

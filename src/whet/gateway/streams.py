@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from whet.clients.deltas import Delta, StreamedAnswer
+from whet.clients.client import Delta, StreamedAnswer
 from whet.errors import ModelError
 from whet.gateway.wire import EventWriter, RequestError
 from whet.types import Response

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from whet.clients.deltas import Delta
+from whet.clients.client import Delta
 from whet.messages import normalize_messages
 from whet.types import Messages, Response, SamplingArgs, Tool
 

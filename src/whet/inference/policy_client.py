@@ -12,8 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from whet.clients.client import Client
-from whet.clients.deltas import Delta, OnDelta, StreamedAnswer
+from whet.clients.client import Client, Delta, OnDelta, StreamedAnswer
 from whet.clients.usage import charge
 from whet.errors import OverlongPromptError
 from whet.inference.protocol import Engine, Sample, SampleRequest

@@ -25,8 +25,7 @@ from typing import Any
 
 from whet.decorators import teardown
 from whet.errors import InfraError, MissingExtraError
-from whet.parsers.answers import extract_boxed_answer
-from whet.parsers.parser import Parser
+from whet.parsers.parser import Parser, extract_boxed_answer
 from whet.parsers.think_parser import MaybeThinkParser
 from whet.rubrics.rubric import Rubric
 from whet.types import Messages, RewardFunc

@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable
 from whet.errors import SandboxError, SandboxUnavailableError
 from whet.sandboxes import processes
 from whet.sandboxes.base import SandboxBase
-from whet.sandboxes.install import install_command
 from whet.sandboxes.protocol import HOME, Process, SandboxSpec
+from whet.sandboxes.registry import install_command
 
 IMAGE = "python:3.13-slim"
 USER = "1000:1000"

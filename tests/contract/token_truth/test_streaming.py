@@ -23,7 +23,7 @@ from test_shipped_templates import COVERED, answers_of, package_of, renderer_of,
 from test_unknown_templates import CONTINUED, MARKERS
 from test_unknown_templates import renderer_of as unknown
 
-from whet.clients.deltas import Delta, StreamedAnswer
+from whet.clients.client import Delta, StreamedAnswer
 from whet.inference.policy_client import PolicyClient
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.inference.rendering.streaming import TextReader

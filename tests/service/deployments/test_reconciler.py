@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from whet.clients.deltas import Delta
+from whet.clients.client import Delta
 from whet.gateway.wire import TurnRequest
 
 

@@ -14,8 +14,8 @@ from whet.envs.sandboxed.request import WITHOUT_IMAGES
 from whet.errors import SandboxUnavailableError
 from whet.sandboxes.bubblewrap import command as bubblewrap_command
 from whet.sandboxes.bubblewrap import host as bubblewrap_host
-from whet.sandboxes.install import install_command
 from whet.sandboxes.protocol import Sandbox
+from whet.sandboxes.registry import install_command
 
 INSIDE = "/opt/whet-programs"
 _SHOWN = ("/usr/local/bin", "/usr/bin", "/bin")

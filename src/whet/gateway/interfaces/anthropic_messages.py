@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from whet.clients.deltas import Delta
+from whet.clients.client import Delta
 from whet.gateway.wire import (
     INT64,
     MOST_MESSAGES,

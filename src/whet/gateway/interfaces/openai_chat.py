@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import Field
 
-from whet.clients.deltas import Delta
+from whet.clients.client import Delta
 from whet.gateway.interfaces.openai_common import ChoiceEvents, FunctionSpec, SamplingBody, chosen_tools, usage_of
 from whet.gateway.interfaces.openai_common import write_error as write_error
 from whet.gateway.wire import (

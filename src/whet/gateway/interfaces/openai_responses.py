@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from whet.clients.deltas import Delta
+from whet.clients.client import Delta
 from whet.gateway.interfaces.openai_common import FunctionSpec, chosen_tools, kind_of
 from whet.gateway.interfaces.openai_common import write_error as write_error
 from whet.gateway.wire import (

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
-from whet.clients.deltas import Delta
+from whet.clients.client import Delta
 from whet.inference.rendering.reading import AnswerFormat, Reading
 from whet.inference.rendering.written_tools import CALL_MARKERS
 from whet.inference.stops import cut_at_stop

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from whet.parsers.answers import extract_boxed_answer
-from whet.parsers.parser import Parser
+from whet.parsers.parser import Parser, extract_boxed_answer
 from whet.rubrics.judge_rubric import JudgeRubric
 from whet.rubrics.math_rubric import MathRubric
 from whet.types import Messages, State

@@ -20,8 +20,8 @@ from whet.sandboxes.bubblewrap import cgroups, seccomp
 from whet.sandboxes.bubblewrap.launch import DISK, TERMINALS, Launcher, launcher
 from whet.sandboxes.bubblewrap.layout import Layout, layouts
 from whet.sandboxes.bubblewrap.program import Program, Start, programs, start_of
-from whet.sandboxes.install import install_command
 from whet.sandboxes.protocol import MIB
+from whet.sandboxes.registry import install_command
 
 _log = logging.getLogger(__name__)
 PROBE_S = 30.0

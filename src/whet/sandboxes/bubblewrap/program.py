@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whet.errors import SandboxUnavailableError
-from whet.sandboxes.install import install_command
+from whet.sandboxes.registry import install_command
 
 NEEDED = ("--size", "--perms", "--clearenv", "--as-pid-1")  # which bwrap 0.6 has
 ANSWER_S = 30.0

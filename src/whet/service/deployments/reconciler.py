@@ -24,8 +24,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import select, update
 
-from whet.clients.client import Client
-from whet.clients.deltas import OnDelta
+from whet.clients.client import Client, OnDelta
 from whet.errors import ConfigError, Error, OverlongPromptError, RequestRefusedError, WhetError
 from whet.gateway.wire import RequestError
 from whet.hub.errors import HubError
