@@ -31,8 +31,7 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from whet.rl.data.batch import PackedBatch, pack
-from whet.rl.data.samples import TokenSequence
+from whet.rl.data.batch import PackedBatch, TokenSequence, pack
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams

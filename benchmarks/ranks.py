@@ -25,11 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from whet.rl.data.batch import PackedBatch, pack
-from whet.rl.data.samples import TokenSequence
+from whet.rl.data.batch import PackedBatch, TokenSequence, pack
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.protocol import OptimParams
-from whet.rl.learner.ranks.division import divide
+from whet.rl.learner.ranks.rank_group import divide
 from whet.rl.sections.algorithm import LossConfig
 
 LOSS = LossConfig(loss="ppo")

@@ -14,8 +14,7 @@ import pytest
 from whet.envs.loading import load_environment
 from whet.inference.loading import load_policy
 from whet.models import tiny
-from whet.rl.data.batch import pack
-from whet.rl.data.samples import sequences_of
+from whet.rl.data.batch import pack, sequences_of
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rollouts.groups import run_group

@@ -22,8 +22,7 @@ from whet.inference.embedded import EmbeddedEngine
 from whet.inference.families import FAMILIES
 from whet.inference.limits import EngineLimits
 from whet.inference.protocol import SampleRequest, SamplingParams, WeightUpdate
-from whet.rl.data.batch import pack
-from whet.rl.data.samples import TokenSequence
+from whet.rl.data.batch import TokenSequence, pack
 from whet.rl.estimate import parameter_count, trained_count
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.forward import attention

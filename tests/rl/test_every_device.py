@@ -23,8 +23,7 @@ from whet.inference.model_names import resolve_model
 from whet.inference.protocol import SampleRequest, SamplingParams
 from whet.inference.vllm.interpreter import find_vllm
 from whet.rl.config import load_run_config
-from whet.rl.data.batch import pack
-from whet.rl.data.samples import TokenSequence
+from whet.rl.data.batch import TokenSequence, pack
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.run import run_training

@@ -18,9 +18,8 @@ from whet.inference.embedded import EmbeddedEngine
 from whet.inference.protocol import SampleRequest, SamplingParams
 from whet.models.tokenizer import build_tokenizer
 from whet.rl.config import RunConfig
-from whet.rl.data.batch import pack
+from whet.rl.data.batch import pack, sequences_of
 from whet.rl.data.metrics import without_clock
-from whet.rl.data.samples import sequences_of
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.forward import decoder
 from whet.rl.learner.make import make_learner

@@ -16,8 +16,7 @@ from whet.cli.main import main
 from whet.inference.architecture import Architecture, read_architecture
 from whet.inference.model_names import resolve_model
 from whet.rl.config import RunConfig
-from whet.rl.data.batch import pack
-from whet.rl.data.samples import TokenSequence
+from whet.rl.data.batch import TokenSequence, pack
 from whet.rl.estimate import parameter_count
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.make import make_learner

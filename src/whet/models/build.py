@@ -27,7 +27,7 @@ from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.models.card import Card, measure, write_card
 from whet.models.experts import EXPERTS, TURN_END, Conversation, Expert
 from whet.models.tokenizer import MAX_LENGTH, VOCABULARY_SIZE, build_tokenizer, save_tokenizer
-from whet.rl.data.samples import TokenSequence, sequences_of
+from whet.rl.data.batch import TokenSequence, sequences_of
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.sft.loop import imitate

@@ -50,7 +50,7 @@ from whet.rl.sections.inference import GPU_COUNTS
 from whet.rl.sections.training import TrainingEnvConfig
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import SftData, load_data
-from whet.rl.sft.sources import check_path
+from whet.rl.sft.rows import check_path
 from whet.rl.step_time import StepTime
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.storage.starting_point import check_starting_point

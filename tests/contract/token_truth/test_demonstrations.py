@@ -28,8 +28,8 @@ from whet.inference.loading import load_policy
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.inference.rendering.writing import answer_ids
 from whet.models.tokenizer import build_tokenizer
-from whet.rl.data.samples import sequences_of
-from whet.rl.sft.conversation import TrainingConversation, conversation_of, conversation_tokens
+from whet.rl.data.batch import sequences_of
+from whet.rl.sft.rows import TrainingConversation, conversation_of, conversation_tokens
 from whet.rollouts.results import state_to_output
 from whet.types import AssistantMessage, Messages, SystemMessage, ToolCall, ToolMessage, UserMessage
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from whet.rl.data.batch import pack
-from whet.rl.data.samples import TokenSequence
+from whet.rl.data.batch import TokenSequence, pack
 
 
 def sequence(ids, trained_from, rollout="r", temperature=1.0):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from whet.errors import TrainingError
 from whet.inference.token_sets import TokenSets
-from whet.rl.data.samples import TokenSequence, sequences_of
+from whet.rl.data.batch import TokenSequence, sequences_of
 
 
 def turn(prompt, completion, versions=None, mask=None):

@@ -5,8 +5,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
-from whet.rl.data.batch import pack
-from whet.rl.data.samples import TokenSequence
+from whet.rl.data.batch import TokenSequence, pack
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 

@@ -8,8 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from whet.inference.architecture import parse_architecture
-from whet.rl.data.batch import pack
-from whet.rl.data.samples import TokenSequence
+from whet.rl.data.batch import TokenSequence, pack
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.flops import batch_flops, known_peak, layer_parameters
 from whet.rl.learner.forward.layout import micro_batches

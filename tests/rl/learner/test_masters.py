@@ -9,8 +9,7 @@ from torch import nn
 from whet.inference.architecture import read_architecture
 from whet.inference.weights.model_weights import pack as pack_weights
 from whet.inference.weights.packed_file import map_packed
-from whet.rl.data.batch import pack
-from whet.rl.data.samples import TokenSequence
+from whet.rl.data.batch import TokenSequence, pack
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.optim import Masters, Optimizer
 from whet.rl.learner.protocol import OptimParams

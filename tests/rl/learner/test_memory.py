@@ -10,8 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from whet.rl.data.batch import pack
-from whet.rl.data.samples import TokenSequence
+from whet.rl.data.batch import TokenSequence, pack
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.forward import attention, logprobs
 from whet.rl.learner.make import make_learner

@@ -29,9 +29,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from whet.errors import TrainingError
 from whet.rl.algorithms import Array, ScoredGroup, advantages_of
-from whet.rl.data.batch import PackedBatch, pack
+from whet.rl.data.batch import PackedBatch, TokenSequence, pack, sequences_of
 from whet.rl.data.reward_shaping import RewardShaper, Turns
-from whet.rl.data.samples import TokenSequence, sequences_of
 from whet.rl.learner.protocol import TokenValues
 from whet.rl.loop.group import Group
 from whet.rl.sections.algorithm import AlgorithmConfig

@@ -29,8 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.rl.data.assembly import Assembled, rollout_sequences
-from whet.rl.data.batch import PackedBatch, pack
-from whet.rl.data.samples import TokenSequence
+from whet.rl.data.batch import PackedBatch, TokenSequence, pack
 from whet.rl.learner.protocol import LossOutput, OptimOutput
 from whet.rl.loop.group import Group, Tally, zero_variance_fraction
 from whet.rl.sections.algorithm import AlgorithmConfig

@@ -22,10 +22,18 @@ from typing import TYPE_CHECKING, Any
 
 from whet.errors import DatasetError, TrainingError
 from whet.inference.loading import read_model
-from whet.rl.data.samples import TokenSequence
+from whet.rl.data.batch import TokenSequence
 from whet.rl.sft.config import SftConfig
-from whet.rl.sft.conversation import conversation_of, conversation_tokens, recorded_tokens, text_tokens
-from whet.rl.sft.sources import DataSource, Row, read_dataset, read_path
+from whet.rl.sft.rows import (
+    DataSource,
+    Row,
+    conversation_of,
+    conversation_tokens,
+    read_dataset,
+    read_path,
+    recorded_tokens,
+    text_tokens,
+)
 
 if TYPE_CHECKING:
     from whet.inference.rendering.chat_renderer import ChatRenderer

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from whet.rl.data.batch import pack
+from whet.rl.data.batch import TokenSequence, pack
 from whet.rl.data.metrics import utilisation
-from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams, learner_metrics
 from whet.rl.loop.training_loop import TrainingLoop
 from whet.rl.monitors.protocol import StepReport

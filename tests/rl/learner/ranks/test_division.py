@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whet.inference.token_sets import TokenSets
-from whet.rl.data.batch import pack
-from whet.rl.data.samples import TokenSequence
+from whet.rl.data.batch import TokenSequence, pack
 from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.protocol import LossOutput, TokenValues
-from whet.rl.learner.ranks.division import divide
+from whet.rl.learner.ranks.rank_group import divide
 
 
 def sequence(rollout, prompt, answer):

@@ -10,7 +10,7 @@ from whet.rl.data.batch import pack
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
-from whet.rl.learner.ranks.division import divide
+from whet.rl.learner.ranks.rank_group import divide
 from whet.rl.sections.algorithm import LossConfig
 
 EXACT = 2e-6

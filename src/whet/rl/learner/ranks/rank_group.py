@@ -4,17 +4,31 @@
 
 A group moves calls and answers and says where each rank stands. What is too long, which rank is to blame and what
 follows is decided in one place for all groups: `ranks_learner.py`. So nothing here waits without limit.
+
+One batch for many ranks: which sequences each computes, and their results put together again. Pure.
+
+Sequences that begin with the same prompt go to one rank, where it is computed once; so do those of one rollout. Such
+groups are given out by their tokens, the longest first, each to the rank with the least so far. Where there are fewer
+groups than ranks, the last ranks have no part. Losses are sums, so that who computes what changes no gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from operator import add
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from whet.errors import WhetError
+from whet.rl.data.batch import PackedBatch
+from whet.rl.learner.protocol import LossOutput, TokenValues
 from whet.rl.supervision.child_log import Deliver
 
 MAKE = "make"
@@ -118,3 +132,125 @@ class RankGroup(Protocol):
     def forwarded_to(self, deliver: Deliver) -> AbstractContextManager[None]:
         """What ranks log and warn of is given to `deliver` until the block ends; of ranks started again, too."""
         ...
+
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Division:
+    """The part of each rank of a batch of T tokens."""
+
+    parts: tuple[PackedBatch | None, ...]  # None where a rank has no group
+    places: tuple[Index, ...]  # where in the batch the tokens of each part are
+    tokens: int  # T
+
+    def join(self, outputs: Sequence[LossOutput]) -> LossOutput:
+        """Of the whole batch, from those of all ranks, one without a part included. Peaks of devices add up."""
+        joined = reduce(add, outputs)
+        peaks = [output.peak_flops for output in outputs if output.peak_flops is not None]
+        joined.peak_flops = sum(peaks) if len(peaks) == len(outputs) else None
+        if all(output.values is not None for output in outputs):
+            values = TokenValues(np.zeros(self.tokens, np.float32), np.zeros(self.tokens, np.bool_))
+            for place, output in zip(self.places, outputs, strict=True):
+                assert output.values is not None
+                values.logprobs_T[place] = output.values.logprobs_T
+                values.clipped_T[place] = output.values.clipped_T
+            joined.values = values
+        return joined
+
+    def join_logprobs(self, parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        """T; one number a token of the whole batch."""
+        joined_T = np.zeros(self.tokens, np.float32)
+        for place, part in zip(self.places, parts, strict=True):
+            joined_T[place] = part
+        return joined_T
+
+
+def divide(batch: PackedBatch, ranks: int) -> Division:
+    """The same division for the same batch, wherever it is made."""
+    chosen: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for tokens, sequences in sorted(_groups(batch), key=lambda group: (-group[0], group[1])):
+        rank = loads.index(min(loads))
+        loads[rank] += tokens
+        chosen[rank] += sequences
+    starts = batch.cu_seqlens.astype(np.int64)
+    places = [
+        np.concatenate([np.zeros(0, np.int64), *(np.arange(starts[b], starts[b + 1]) for b in sorted(own))])
+        for own in chosen
+    ]
+    parts = tuple(_part(batch, sorted(own), place) for own, place in zip(chosen, places, strict=True))
+    return Division(parts, tuple(places), len(batch.ids))
+
+
+def empty_part() -> PackedBatch:
+    """What a rank without a part computes: no sequence."""
+    return _plain(())
+
+
+def one_token() -> PackedBatch:
+    """What a rank computes where it has fewer micro-batches than others: the shortest sequence there is."""
+    return _plain((2,))
+
+
+def _groups(batch: PackedBatch) -> Iterable[tuple[int, list[int]]]:
+    """Sequences that stay together, in ascending order, and about how many tokens they compute."""
+    bounds = batch.cu_seqlens.tolist()
+    group_of: list[int] = []
+    first_of: dict[object, int] = {}  # the group of a rollout, and that of a prompt
+    prompts: list[int] = []
+    members: dict[int, list[int]] = {}
+    for b, (start, stop) in enumerate(pairwise(bounds)):
+        trained = np.flatnonzero(batch.trained[start:stop])
+        prompts.append(int(trained[0]) if len(trained) else 0)
+        keys = [batch.rollouts[b], *([batch.ids[start : start + prompts[b]].tobytes()] if len(trained) else [])]
+        found = sorted({group_of[first_of[key]] for key in keys if key in first_of})
+        group = found[0] if found else b
+        group_of.append(group)
+        members.setdefault(group, []).append(b)
+        for other in found[1:]:  # the sequence joins two groups
+            for moved in members.pop(other):
+                group_of[moved] = group
+                members[group].append(moved)
+        for key in keys:
+            first_of.setdefault(key, b)
+    for sequences in members.values():
+        sequences.sort()
+        lengths = sum(bounds[b + 1] - bounds[b] - prompts[b] for b in sequences)
+        yield lengths + max(prompts[b] for b in sequences), sequences
+
+
+def _part(batch: PackedBatch, sequences: Sequence[int], place: Index) -> PackedBatch | None:
+    if not sequences:
+        return None
+    return PackedBatch(
+        ids=batch.ids[place],
+        trained=batch.trained[place],
+        logprobs=batch.logprobs[place],
+        advantages=batch.advantages[place],
+        versions=batch.versions[place],
+        cu_seqlens=np.cumsum([0, *batch.lengths[list(sequences)]], dtype=np.int32),
+        temperatures=batch.temperatures[place],
+        rollouts=tuple(batch.rollouts[b] for b in sequences),
+        experts=None if batch.experts is None else batch.experts[place],
+        kept=None if batch.kept is None else batch.kept.take(place),
+    )
+
+
+def _plain(lengths: tuple[int, ...]) -> PackedBatch:
+    """Sequences of token 0, of which all but the first token is trained."""
+    tokens = sum(lengths)
+    bounds = np.cumsum([0, *lengths], dtype=np.int32)
+    trained = np.ones(tokens, np.bool_)
+    trained[bounds[:-1]] = False
+    return PackedBatch(
+        ids=np.zeros(tokens, np.int32),
+        trained=trained,
+        logprobs=np.zeros(tokens, np.float32),
+        advantages=np.zeros(tokens, np.float32),
+        versions=np.full(tokens, -1, np.int32),
+        cu_seqlens=bounds,
+        temperatures=np.ones(tokens, np.float32),
+        rollouts=("",) * len(lengths),
+    )

@@ -34,8 +34,7 @@ from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.forward.forward_pass import ForwardPass, MicroBatch
 from whet.rl.learner.make import Dtype, LearnerParts, learner_parts
 from whet.rl.learner.protocol import LossOutput
-from whet.rl.learner.ranks.division import empty_part, one_token
-from whet.rl.learner.ranks.rank_group import MAKE, Answer, Cause, Facts, Raised
+from whet.rl.learner.ranks.rank_group import MAKE, Answer, Cause, Facts, Raised, empty_part, one_token
 from whet.rl.learner.ranks.sharding import Sharding, call_layer
 from whet.rl.learner.saved_state import SavedState, check_saved, save_state_of_ranks
 from whet.rl.learner.torch_learner import TorchLearner

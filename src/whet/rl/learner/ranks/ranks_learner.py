@@ -31,9 +31,8 @@ from whet.errors import LearnerLostError, TrainingError, WhetError
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.process import RemoteLearner
 from whet.rl.learner.protocol import LossOutput
-from whet.rl.learner.ranks.division import divide
 from whet.rl.learner.ranks.local_group import LocalRankGroup
-from whet.rl.learner.ranks.rank_group import Answer, Facts, RankGroup, Standing
+from whet.rl.learner.ranks.rank_group import Answer, Facts, RankGroup, Standing, divide
 from whet.rl.sections.algorithm import LossConfig
 from whet.rl.storage.weight_directory import Publications
 from whet.rl.supervision.child_log import ForwardedLog

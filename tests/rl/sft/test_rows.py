@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from whet.errors import DatasetError
-from whet.rl.sft.conversation import TrainingConversation, conversation_of
+from whet.rl.sft.rows import TrainingConversation, conversation_of
 
 USER, ASSISTANT = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
 TOOL = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
