@@ -94,8 +94,8 @@ if __name__ == "__main__":
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     serve(connection)
-    if "whet.rl.supervision.processes" in sys.modules:  # the processes of a run need not import everything again either
-        sys.modules["whet.rl.supervision.processes"].START_METHOD = "fork"
+    if "whet.system.children" in sys.modules:  # the processes of a run need not import everything again either
+        sys.modules["whet.system.children"].START_METHOD = "fork"
     if sys.argv[0] != "whet":
         runpy.run_path(sys.argv[0], run_name="__main__")
         sys.exit()

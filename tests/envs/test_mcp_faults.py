@@ -189,7 +189,7 @@ def test_a_server_killed_during_a_call_fails_that_rollout_alone_and_is_started_a
     assert tool_texts(before) == tool_texts(after) == ["2"]
     told = error_of(during)
     assert "MCP server 'plain'" in told
-    assert "was lost during 'die': it was ended by SIGKILL." in told
+    assert "was lost during 'die': it was killed by SIGKILL." in told
     assert "out of paper" in told
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("fastapi")
 
 import httpx
 
-from whet.records.process import began
+from whet.system.children import began
 
 pytestmark = pytest.mark.parts
 PATIENCE_S = 600.0

@@ -37,7 +37,7 @@ class LibraryRun:
     output_file: Path | None = None
     """What its process printed; shown as its log as long as it has none of its own."""
     process: tuple[int, str] | None = None
-    """Id of its process on this machine, and when that began (`whet.records.process.began`)."""
+    """Id of its process on this machine, and when that began (`whet.system.children.began`)."""
     devices: tuple[str, ...] = ()
     """Indexes of the GPUs of this machine that it alone was given."""
     trusted: bool = False

@@ -6,11 +6,9 @@ environment variables of the hub's but a few names, and its folder is removed in
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -27,6 +25,7 @@ from whet.hub.domain.environments import secret_values
 from whet.hub.domain.hub import Hub
 from whet.hub.errors import HubError
 from whet.hub.storage.tables import ActionRow, StoredFile
+from whet.system.children import kill_group, start, wait_or_kill
 from whet.system.redaction import MARK
 
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
@@ -133,33 +132,16 @@ class Worker:
         env = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         env |= {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "120"}
         log = package.parent / "log"
-        ended = ""
         with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=env,
-                cwd=package.parent,
-                start_new_session=True,
-            )
-            try:
-                if self._ended.is_set():
-                    self._kill()
-                code = self._process.wait(self._timeout_s + MARGIN_S)
-            except subprocess.TimeoutExpired:
-                ended, code = "it took too long", -1
-            finally:
-                self._kill()
-                self._process.wait()
+            self._process = start(command, stdout=output, stderr=subprocess.STDOUT, env=env, cwd=package.parent)
+            code = wait_or_kill(self._process, 0 if self._ended.is_set() else self._timeout_s + MARGIN_S)
         text = log.read_bytes()[-actions.LOG_BYTES :].decode("utf-8", "replace")
         text = text.replace("\0", "").replace(str(package), package.name)
         lines = [line for line in text.splitlines() if line.strip()]
-        return code == 0, ended or (lines[-1] if lines else f"it ended with code {code}"), text
+        summary = lines[-1] if lines else f"it ended with code {code}"
+        return code == 0, "it took too long" if code is None else summary, text
 
     def _kill(self) -> None:
         process = self._process
         if process is not None and process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process.pid)

@@ -58,6 +58,7 @@ from whet.records.statistics import (
     histogram_query,
     range_query,
 )
+from whet.system.children import start
 
 IN_MEMORY = 8 << 20
 """Bytes of rollouts up to which the index is rebuilt each time, in memory, in this process."""
@@ -197,13 +198,8 @@ class Store:
         if self._indexer.left <= IN_MEMORY:
             return False
         root = [str(self._files.root)] if self._files.root is not None else []
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "whet.records.indexing", str(self._files.path), str(path), *root],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in the viewer must not reach it
-        )
+        command = [sys.executable, "-P", "-m", "whet.records.indexing", str(self._files.path), str(path), *root]
+        self.process = start(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         return True
 
     def _process_runs(self) -> bool:

@@ -15,7 +15,6 @@ import json
 import math
 import os
 import re
-import signal
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -28,6 +27,7 @@ from whet.errors import InfraError, MissingExtraError
 from whet.parsers.parser import Parser, extract_boxed_answer
 from whet.parsers.think_parser import MaybeThinkParser
 from whet.rubrics.rubric import Rubric
+from whet.system.children import kill_group
 from whet.types import Messages, RewardFunc
 
 _INTEGER = re.compile(r"-?[0-9]{1,15}")
@@ -236,8 +236,7 @@ class MathPool:
         assert worker.stdout is not None
         assert worker.stdin is not None
         if not worker.stdout.at_eof():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(worker.pid, signal.SIGKILL)
+            kill_group(worker.pid)
         code = await worker.wait()
         with contextlib.suppress(
             RuntimeError

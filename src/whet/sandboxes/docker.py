@@ -19,6 +19,7 @@ from whet.sandboxes import processes
 from whet.sandboxes.base import SandboxBase
 from whet.sandboxes.protocol import HOME, Process, SandboxSpec
 from whet.sandboxes.registry import install_command
+from whet.system.children import began, start
 
 IMAGE = "python:3.13-slim"
 USER = "1000:1000"
@@ -53,7 +54,7 @@ class DockerBackend:
         code, names, _ = await processes.run([program, *list_arguments()], timeout_s=60.0)
         for name in names.split() if code == 0 else []:
             pid = name.removeprefix(PREFIX + "-").split("-")[0]
-            if name.startswith(PREFIX) and pid.isdigit() and not processes.runs(int(pid)):
+            if name.startswith(PREFIX) and pid.isdigit() and began(int(pid)) is None:
                 await processes.run([program, *REMOVE, name], timeout_s=60.0)
 
     def program(self) -> str:
@@ -117,13 +118,7 @@ class DockerSandbox(SandboxBase):
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def abandon(self) -> None:
-        subprocess.Popen(
-            [self.program, *REMOVE, self.id],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        start([self.program, *REMOVE, self.id], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     async def _close(self) -> None:
         code, _, said = await processes.run([self.program, *REMOVE, self.id], timeout_s=60.0)

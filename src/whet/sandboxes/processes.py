@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections.abc import Callable, Sequence
+
+from whet.system.children import kill_group
 
 READ_LIMIT = 256 * 1024
 
@@ -28,8 +29,7 @@ class HostProcess:
     def kill(self) -> None:
         if self._on_kill is not None:
             self._on_kill()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        kill_group(self._process.pid)
 
     def close(self) -> None:
         self.stdin.close()
@@ -56,23 +56,11 @@ async def run(argv: Sequence[str], timeout_s: float, **options: object) -> tuple
         async with asyncio.timeout(timeout_s):
             out, err = await process.communicate()
     except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process.pid)
         await process.wait()
         raise
     assert process.returncode is not None
     return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
-
-
-def runs(pid: int) -> bool:
-    """Whether there is a process with that id; leftovers of killed processes are removed by it."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 class GuestProcess:

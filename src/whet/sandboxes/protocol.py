@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import posixpath
 import re
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Literal, Protocol
 
 from whet.errors import ConfigError
 from whet.sandboxes.network.allow_list import PROXY_HOST, PROXY_PORT, AllowList, NetworkUse, parse_origin
+from whet.system.children import signal_name
 
 ORIGIN_URL = f"http://{PROXY_HOST}:{PROXY_PORT}"
 """Where code in a sandbox with an `origin` reaches it, whether it knows of proxies or not."""
@@ -136,14 +136,6 @@ class ExecResult:
         if self.signal is not None:
             return f"killed by {signal_name(self.signal)}"
         return f"exit code {self.exit_code}"
-
-
-def signal_name(number: int) -> str:
-    """`SIGKILL`; real-time signals have a number only."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 class Process(Protocol):

@@ -14,7 +14,6 @@ import itertools
 import logging
 import os
 import shutil
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -23,6 +22,7 @@ from whet.errors import ConfigError
 from whet.sandboxes import processes
 from whet.sandboxes.base import SandboxBase
 from whet.sandboxes.protocol import Process, SandboxSpec
+from whet.system.children import began, kill_group
 
 _log = logging.getLogger(__name__)
 PREFIX = "whet-subprocess-"
@@ -83,7 +83,7 @@ def _new_folder() -> Path:
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         pid = left.name.removeprefix(PREFIX).split("-")[0]
         with contextlib.suppress(FileNotFoundError):  # another process may be sweeping too
-            if pid.isdigit() and not processes.runs(int(pid)) and left.lstat().st_uid == os.getuid():
+            if pid.isdigit() and began(int(pid)) is None and left.lstat().st_uid == os.getuid():
                 shutil.rmtree(left, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
 
@@ -113,8 +113,7 @@ class SubprocessSandbox(SandboxBase):
 
     def _kill_all(self) -> None:
         for group in self._groups.values():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)
+            kill_group(group)
 
     async def _close(self) -> None:
         self._kill_all()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from sqlalchemy.orm import Session
 from whet.dashboard.data.files import read_object as metadata_of
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun, RunList, RunQuery, What
+from whet.errors import ConfigError
 from whet.hub.storage.database import Database, database_now
 from whet.parsing import as_number, parse_toml
 from whet.records.directory import METADATA, METRICS
@@ -294,16 +294,12 @@ def exported(data: Path, run: str, model: str, config: str, step: int, what: Wha
 
 
 def _export(folder: DeploymentFolder, step: int) -> None:
-    command = [sys.executable, "-m", "whet.service.deployments.prepare", str(folder.path)]
-    # It ends with this process, whose end of the pipe closes then.
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
-        assert process.stdout is not None
-        said = process.stdout.read().decode("utf-8", "replace").strip()
-        code = process.wait()
-    if code < 0:
-        said = "its process was killed, perhaps for lack of memory"
-    if code:
-        raise DashboardError("unreadable", f"step {step} cannot be exported: {said.rpartition(chr(10))[2] or code}")
+    from whet.service.deployments.serve import export_apart
+
+    try:
+        asyncio.run(export_apart(folder))
+    except ConfigError as error:
+        raise DashboardError("unreadable", f"step {step} cannot be exported: {error}") from None
 
 
 # What a queued run waits for, in words, and its place in line.

@@ -2,7 +2,7 @@
 
 Both addresses are listened on here and passed to the API and to deployments: requests wait while those start again, and
 no other process takes a port of the service meanwhile. A part learns by
-a pipe that this process is gone (`parent.py`). It holds no run: they outlive all of it.
+a pipe that this process is gone (`end_with_parent`). It holds no run: they outlive all of it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from whet.errors import ConfigError
 from whet.gateway.serve import address_of, listen
 from whet.hub.client.settings import HUB_VARIABLE, TOKEN_VARIABLE
 from whet.records.lock import take
-from whet.service.parent import VARIABLE
 from whet.service.runner.serve import NETWORK_HELP
 from whet.service.serve import LISTENING, ApiConfig
+from whet.system.children import PARENT_PIPE, start
 
 POLL_S = 0.2
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
@@ -69,24 +69,21 @@ class Part:
     words: Sequence[str]
     descriptors: Sequence[int] = ()
     variables: dict[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[str] | None = None
+    process: subprocess.Popen[bytes] | None = None
     began: float = 0.0
     failures: int = 0
     next_at: float = 0.0
     wanted_for: socket.socket | None = None
     """Deployments: the socket that listens for them; the first deployment or the first connection starts them."""
 
-    def start(self, pipe: int) -> subprocess.Popen[str]:
+    def start(self, pipe: int) -> subprocess.Popen[bytes]:
         """Start it, in a session of its own: Ctrl-C of the terminal is for the parent alone."""
         self.began = time.monotonic()
-        self.process = subprocess.Popen(
+        self.process = start(
             [sys.executable, "-m", "whet.cli.main", "service", *self.words],
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            text=True,
             pass_fds=(*self.descriptors, pipe),
-            env={**os.environ, **self.variables, VARIABLE: str(pipe)},
-            start_new_session=True,
+            env={**os.environ, **self.variables, PARENT_PIPE: str(pipe)},
         )
         return self.process
 
@@ -171,7 +168,7 @@ def _parts(config: UpConfig, data: Path, listening: socket.socket, deployments: 
 def _first(api: Part, pipe: int, stop: threading.Event) -> str | None:
     """Start the API and wait until it answers; the first token, if it made one. Raises `ConfigError`."""
     process = api.start(pipe)
-    found: list[str] = []
+    found: list[bytes] = []
     reading = threading.Thread(target=lambda: found.append(_line(process)), daemon=True)
     reading.start()
     while reading.is_alive() and not stop.is_set():
@@ -185,7 +182,7 @@ def _first(api: Part, pipe: int, stop: threading.Event) -> str | None:
     return token
 
 
-def _line(process: subprocess.Popen[str]) -> str:
+def _line(process: subprocess.Popen[bytes]) -> bytes:
     assert process.stdout is not None
     return process.stdout.readline()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
+
+from whet.system.children import output_of
 
 MIB = 1 << 20
 
@@ -14,11 +15,5 @@ def ask_nvidia(what: str, fields: str, seconds: float) -> list[list[str]]:
     if program is None:
         return []
     query = [program, f"--query-{what}={fields}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    if done.returncode != 0:
-        return []
-    rows = ([field.strip() for field in line.split(",")] for line in done.stdout.splitlines())
+    rows = ([field.strip() for field in line.split(",")] for line in (output_of(query, seconds) or "").splitlines())
     return [row for row in rows if len(row) == count]

@@ -14,8 +14,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +21,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
+
+from whet.system.children import Listener
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 HANDLED = b"\0"
@@ -89,13 +89,12 @@ class _Handler:
         self._loop = asyncio.get_running_loop()
         self._count = 0
         self._saying = self._ending = False
-        self.listener: subprocess.Popen[bytes] | None = None
+        self.listener: Listener | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self._count += 1
-        if self.listener is not None and self.listener.stdin is not None:
-            with suppress(OSError):
-                os.write(self.listener.stdin.fileno(), HANDLED)
+        if self.listener is not None:
+            self.listener.tell(HANDLED)
         if self._count > 1:
             if not self._saying or self._count > 2:
                 self._end_the_process(number)
@@ -139,10 +138,10 @@ def on_stopping_signals(
     except ValueError:
         yield
         return
-    handler.listener = _start_listener()
     wakeup = -1
-    if handler.listener is not None and handler.listener.stdin is not None:
-        wakeup = signal.set_wakeup_fd(handler.listener.stdin.fileno(), warn_on_full_buffer=False)
+    with suppress(OSError):  # no process to be had: C code that holds the interpreter lock cannot be ended by a signal
+        handler.listener = Listener(LISTENER)
+        wakeup = signal.set_wakeup_fd(handler.listener.fd, warn_on_full_buffer=False)
     try:
         yield
     finally:
@@ -150,8 +149,7 @@ def on_stopping_signals(
             signal.signal(number, earlier if earlier is not None else signal.SIG_DFL)
         if handler.listener is not None:
             signal.set_wakeup_fd(wakeup)
-            handler.listener.kill()
-            handler.listener.communicate()
+            handler.listener.close()
 
 
 class StoppedBySignal(Exception):
@@ -221,18 +219,3 @@ def place(frame: FrameType | None, *, short: bool = False) -> str:
 
 def _of_others(name: str) -> bool:
     return not name.startswith("<frozen") and (not name.startswith(_STANDARD_LIBRARY) or "site-packages" in name)
-
-
-def _start_listener() -> subprocess.Popen[bytes] | None:
-    try:
-        listener = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", LISTENER, str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            process_group=0,  # Ctrl-C is not for this one
-        )
-    except OSError:  # no process to be had: C code that holds the interpreter lock cannot be ended by a signal
-        return None
-    assert listener.stdin is not None
-    os.set_blocking(listener.stdin.fileno(), False)
-    return listener

@@ -9,7 +9,7 @@ import pytest
 
 from whet.dashboard.data.machine import ProcessUse
 from whet.records.lock import DirectoryLock
-from whet.records.process import began, this_process
+from whet.system.children import began, this_process
 
 from ..conftest import Browser, Runs
 

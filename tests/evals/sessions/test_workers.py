@@ -138,11 +138,12 @@ def test_a_task_that_cannot_be_sent_is_named(room: Any, monkeypatch: pytest.Monk
 
 
 STUCK = """
-import os, sys, threading, time
+import os, sys, time
 from whet.rollouts.workers import process
+from whet.system.children import when_closed
 process.GRACE_S = 0.0
 os.setsid()
-threading.Thread(target=process.end_with_session, args=(int(sys.argv[1]),), daemon=True).start()
+when_closed(int(sys.argv[1]), process.end_of_session)
 print("ready", flush=True)
 time.sleep(3600)
 """

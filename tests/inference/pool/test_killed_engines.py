@@ -20,7 +20,7 @@ import torch
 from process_members import EmbeddedMember, ProcessMember, VllmServerMember
 from transformers import AutoModelForCausalLM
 
-import whet.rl.supervision.processes
+import whet.system.children
 from whet.inference.architecture import read_architecture
 from whet.inference.model_names import resolve_model
 from whet.inference.pool.engine_pool import EnginePool
@@ -74,7 +74,7 @@ class Weights:
 def quick_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of a server that has imported torch and computes nothing."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
-    monkeypatch.setattr(whet.rl.supervision.processes, "START_METHOD", "forkserver")
+    monkeypatch.setattr(whet.system.children, "START_METHOD", "forkserver")
 
 
 async def until(condition: Callable[[], Any]) -> None:

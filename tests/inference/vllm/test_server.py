@@ -288,7 +288,7 @@ def test_a_failed_start_says_why_in_a_line_and_leaves_nothing(started, directory
     server = started(FAIL="1")
     with pytest.raises(EngineError) as caught:
         asyncio.run(server.ready())
-    assert "it ended with exit status 1: ValueError: 400 GiB are more than there is. Its output" in str(caught.value)
+    assert "it exited with code 1: ValueError: 400 GiB are more than there is. Its output" in str(caught.value)
     assert os.listdir(directory) == ["server.log"]
     assert server.pid is not None
     assert not [one for one in psutil.process_iter() if is_of(one, server.pid)]

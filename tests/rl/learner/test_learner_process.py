@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import whet.rl.supervision.processes
+import whet.system.children
 from whet.errors import ModelLoadError
 from whet.rl.learner.process import ProcessLearner
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("somebody.else")
 @pytest.fixture(autouse=True)
 def quick_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forked, so that torch need not be imported again; none of these computes."""
-    monkeypatch.setattr(whet.rl.supervision.processes, "START_METHOD", "fork")
+    monkeypatch.setattr(whet.system.children, "START_METHOD", "fork")
 
 
 def test_what_it_warns_of_is_told_from_its_loading_to_its_steps(

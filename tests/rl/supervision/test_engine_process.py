@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import whet.rl.supervision.processes
+import whet.system.children
 from whet.errors import ModelLoadError, TrainingError
 from whet.rl.supervision.engine_process import EngineProcess
 
@@ -19,7 +19,7 @@ from whet.rl.supervision.engine_process import EngineProcess
 @pytest.fixture(autouse=True)
 def quick_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forked, so that torch need not be imported again; none of these gets as far as computing."""
-    monkeypatch.setattr(whet.rl.supervision.processes, "START_METHOD", "fork")
+    monkeypatch.setattr(whet.system.children, "START_METHOD", "fork")
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_process_that_dies_while_it_loads_is_named(
     process = EngineProcess(any_model, private)
     with pytest.raises(TrainingError, match="the engine's process ended without a word"):
         process.engine()
-    assert process.failure() == "it ended with exit status 3"
+    assert process.failure() == "it exited with code 3"
     process.close()
 
 

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("fastapi")
 
 from whet.hub.storage.database import database_now
-from whet.records.process import began
 from whet.service.domain import queue, runners
 from whet.service.domain.submission import RefusedError, check_file_names
+from whet.system.children import began
 
 
 def test_submitted_run_is_queued_and_seen_by_its_owner_alone(service: Any) -> None:

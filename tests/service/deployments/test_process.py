@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from whet.records.process import began
+from whet.system.children import began
 
 anthropic = pytest.importorskip("anthropic")
 openai = pytest.importorskip("openai")

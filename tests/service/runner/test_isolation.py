@@ -14,8 +14,8 @@ import pytest
 
 from whet.envs.loading import locate
 from whet.errors import SandboxUnavailableError
-from whet.records.process import began
 from whet.service.runner import isolation
+from whet.system.children import began
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from whet.records.process import began
 from whet.rl.data.metrics import without_clock
 from whet.service.runner.folders import read_object
+from whet.system.children import began
 from whet.system.files import read_lines
 
 SCRIPT = Path(__file__).with_name("killable.py")

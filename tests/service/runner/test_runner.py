@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from whet.records.process import began
+from whet.system.children import began
 
 
 @pytest.fixture

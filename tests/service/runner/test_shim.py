@@ -20,7 +20,7 @@ SHIM = [sys.executable, "-m", "whet.service.runner.shim"]
 FULL = """
 import subprocess, sys, time
 from pathlib import Path
-from whet.records.process import began
+from whet.system.children import began
 from whet.service.runner.folders import AttemptFolder, read_object
 
 folder = AttemptFolder(Path(sys.argv[1]))

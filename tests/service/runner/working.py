@@ -148,6 +148,6 @@ def example(data: Path) -> dict[str, str]:
 
 
 def alive(process: dict[str, Any]) -> bool:
-    from whet.records.process import began
+    from whet.system.children import began
 
     return began(process["pid"]) == process["process_began"]

@@ -12,7 +12,6 @@ import functools
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,8 +23,8 @@ from typing import IO, Any
 
 from whet.authoring.review.observations import EVENT, Event
 from whet.errors import SandboxUnavailableError
-from whet.records.process import family, memory_share, own_memory
 from whet.sandboxes.bubblewrap import cgroups
+from whet.system.children import family, how_it_ended, kill, memory_share, own_memory, start, wait_or_kill
 
 REPORT_BYTES = 64 << 20
 LINE_BYTES = 1 << 20
@@ -76,16 +75,8 @@ def run(
             env["HOME"] = env["TMPDIR"] = folder
             command = python
         limits = Limits()
-        process = subprocess.Popen(
-            limits.command(command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=env,
-            cwd=folder,
-            pass_fds=fds,
-            start_new_session=True,
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = start(limits.command(command), env=env, cwd=folder, pass_fds=fds, **pipes)
         ours.close()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -144,20 +135,14 @@ class _Report:
 
 def _wait(process: subprocess.Popen[bytes], stdin: IO[bytes], request: bytes, timeout_s: float) -> str | None:
     """How the process ended, if not well; nothing of its session is left."""
-    ended = None
     try:
         with contextlib.suppress(BrokenPipeError), stdin:
             stdin.write(request)
-        code = process.wait(timeout_s)
-        if code != 0:
-            ended = f"it ended with exit code {code}" if code > 0 else f"it was killed by signal {-code}"
-    except subprocess.TimeoutExpired:
-        ended = f"it took more than {timeout_s:.0f} s"
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    return ended
+        code = wait_or_kill(process, timeout_s)
+    if code is None:
+        return f"it took more than {timeout_s:.0f} s"
+    return None if code == 0 else f"it {how_it_ended(code)}"
 
 
 def _environment(hash_seed: int) -> dict[str, str]:
@@ -309,14 +294,9 @@ class Limits:
                 self._said = _memory_words()
             if self._said is not None:
                 for one in found:
-                    _kill(one)
+                    kill(one)
                 return
 
 
 def _memory_words() -> str:
     return f"it took more than {memory_bytes() / (1 << 30):.3g} GiB of memory"
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)

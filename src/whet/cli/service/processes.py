@@ -12,11 +12,10 @@ from whet.cli.output import JsonOption, extra, print_json
 from whet.config import options_of, validate
 from whet.service.deployments.serve import DeploymentsConfig
 from whet.service.deployments.serve import serve as serve_deployments
-from whet.service.parent import end_with_parent
-from whet.service.privacy import undumpable
 from whet.service.runner.serve import RunnerConfig, serve_runner
 from whet.service.serve import ApiConfig, serve_api
 from whet.service.up import UpConfig, run_service
+from whet.system.children import end_with_parent, undumpable
 from whet.system.offline import is_loopback
 
 app = typer.Typer(rich_markup_mode=None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from whet.records.process import began
+from whet.system.children import began
 from whet.system.gpus import MIB, ask_nvidia
 
 MOST_SHOWN = 20

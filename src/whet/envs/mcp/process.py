@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 from whet.errors import InfraError
+from whet.system.children import how_it_ended
 
 GUARD = Path(__file__).with_name("guard.py")
 GRACE_SECONDS = 2.0  # to end by itself once stdin is closed, and again after SIGTERM
@@ -105,10 +105,7 @@ class ServerProcess:
         code = self._process.returncode
         if code is None:
             return "it still runs, and answers nothing"
-        if code > 128:
-            with contextlib.suppress(ValueError):
-                return f"it was ended by {signal.Signals(code - 128).name}"
-        return f"it exited with code {code}"
+        return f"it {how_it_ended(128 - code if code > 128 else code)}"
 
     async def end(self) -> None:
         """End it: by closing its stdin where it reads that, then by force. Takes at most a few seconds."""

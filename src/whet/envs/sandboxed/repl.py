@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any, TypedDict
 
-from whet.sandboxes.protocol import Process, Sandbox, signal_name
+from whet.sandboxes.protocol import Process, Sandbox
+from whet.system.children import signal_name
 
 _RESTARTED = "Note: the interpreter was restarted before this call; earlier variables are lost."
 INTERPRETER = "python3"

@@ -28,6 +28,7 @@ from whet.hub.archive.sdists import check_sdist
 from whet.hub.archive.wheels import check_wheel
 from whet.hub.client.settings import TOKEN_VARIABLE
 from whet.parsing import parse_toml
+from whet.system.children import output_of
 from whet.system.files import write_whole
 from whet.system.terminal import safe_text
 
@@ -126,8 +127,7 @@ def uncommitted(folder: Path) -> list[str]:
     if shutil.which("git") is None:
         return []
     command = ["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=all", "--", "."]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    return done.stdout.splitlines() if done.returncode == 0 else []
+    return (output_of(command) or "").splitlines()
 
 
 def build(source: PackageSource, into: Path) -> Built:

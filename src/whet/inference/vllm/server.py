@@ -21,12 +21,11 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from signal import Signals
 from typing import Any
 
 from whet.errors import EngineError
 from whet.inference.vllm import guard
-from whet.records.process import is_suspended
+from whet.system.children import how_it_ended, is_suspended, start
 from whet.system.files import user_cache
 
 MODULE = "vllm.entrypoints.openai.api_server"
@@ -123,14 +122,9 @@ class VllmServer:
         self._log_from = os.fstat(output).st_size
         arguments = [str(self.directory), str(os.getpid())]
         try:
-            self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__, *arguments, *self._command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                env={**self._environment, KEY: self.key},
-                start_new_session=True,
-            )
+            command = [sys.executable, "-I", "-S", guard.__file__, *arguments, *self._command]
+            environment = {**self._environment, KEY: self.key}
+            self._guard = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, env=environment)
         finally:
             os.close(output)
         threading.Thread(target=self._listen, name=f"whet guard of {self.name}", daemon=True).start()
@@ -153,7 +147,8 @@ class VllmServer:
             return None
         if self._failure is None:
             ending = self._ending or {"cause": "its guard was killed", "status": None}
-            words = ending["cause"] or _status_words(ending["status"])
+            status = ending["status"]
+            words = ending["cause"] or ("it was ended" if status is None else f"it {how_it_ended(status)}")
             self._failure = f"{words}: {self._root_cause() or 'its output does not say why'}"
         return self._failure
 
@@ -295,14 +290,6 @@ async def _answers(client: Any) -> bool:
         return bool((await client.get("/health")).status_code == 200)
     except httpx.TransportError:
         return False
-
-
-def _status_words(status: int | None) -> str:
-    if status is None:
-        return "it was ended"
-    if status < 0:
-        return f"it was ended by {Signals(-status).name}"
-    return f"it ended with exit status {status}"
 
 
 # The line of a vLLM server's output that says why it failed. Pure.

@@ -28,7 +28,7 @@ from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
 from whet.rl.sections.algorithm import LossConfig
 from whet.rl.storage.weight_directory import Publications
 from whet.rl.supervision.child_log import ChildHandler, ChildLogs, tell_parent
-from whet.rl.supervision.processes import follow_parent, process_context
+from whet.system.children import follow_parent, process_context
 from whet.system.loading_time import rare_collections
 
 T = TypeVar("T")

@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from whet.records.process import this_process
 from whet.rl.monitors.protocol import EvalReport, Monitor, Outcome, RunPlan, StepReport
 from whet.rl.supervision.watchdog import STALLED
+from whet.system.children import this_process
 from whet.system.files import json_line, write_whole
 
 HEARTBEAT_SECONDS = 2.0

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from whet.records.process import began
+from whet.system.children import began
 
 _NAME = re.compile(r"whet-weights-(\d+)-")
 

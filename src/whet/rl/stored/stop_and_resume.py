@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from whet.config import read_toml
 from whet.errors import RunError
 from whet.records.directory import RUN_CONFIG
 from whet.records.lock import ENDED, is_locked
-from whet.records.process import stop_process
 from whet.rl.config import RunConfig, load_run_config
 from whet.rl.monitors.protocol import Outcome
 from whet.rl.sft.config import SftConfig, load_sft_config
 from whet.rl.stored.stored_run import StoredTraining, open_run
+from whet.system.children import is_alive
 from whet.system.redaction import redacted_keys
+
+POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,38 @@ def stop_run(run: StoredTraining, *, patience: float) -> StoppedRun:
         str(ended.status.get("last_error") or f"{ended.state} after step {ended.step} of {ended.max_steps}"),
         ended.resume,
     )
+
+
+def stop_process(
+    directory: Path, status: Mapping[str, Any], *, patience: float, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Send SIGTERM to the process that runs in `directory`, once it is identified, and wait for its end.
+
+    `status` has the fields of `this_process`. Raises `RunError` where the process cannot be identified, or has not
+    ended after `patience` seconds.
+    """
+    pid, host = status.get("pid"), status.get("host")
+    if host not in (None, socket.gethostname()):
+        raise RunError(f"{directory} runs on {host}: stop it there.")
+    if not isinstance(pid, int) or not is_alive(status):
+        raise RunError(
+            f"{directory} is in use, but not by the process that its status.json names ({pid}); so none is sent a "
+            "signal. Stop the one that uses it yourself: its number is in the run's .lock file."
+        )
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        raise RunError(f"{directory}: process {pid} belongs to another user; stop it as that user.") from None
+    deadline = clock() + patience
+    while is_locked(directory):
+        if clock() >= deadline:
+            raise RunError(
+                f"{directory}: process {pid} was sent a stop signal {patience:.0f} s ago and still runs. It stops by "
+                f"itself; to end it now: kill -9 {pid} (what was trained since the last checkpoint is trained again)."
+            )
+        time.sleep(POLL_SECONDS)
 
 
 def config_of_run(run: Path, overrides: Sequence[str] = ()) -> RunConfig | SftConfig:

@@ -25,7 +25,6 @@ from whet.inference.protocol import Engine
 from whet.inference.vllm.handshake import PROBE, Needs
 from whet.inference.vllm.interpreter import find_vllm
 from whet.inference.vllm.members import RunningMember, ServerOptions, VllmMember
-from whet.records.process import began
 from whet.rl.config import RunConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.process import ProcessLearner
@@ -37,6 +36,7 @@ from whet.rl.storage.weight_directory import weights_directory
 from whet.rl.supervision.child_log import ForwardedLog
 from whet.rl.supervision.engine_process import EngineProcess
 from whet.rollouts.workers.started import LocalProcess, Started
+from whet.system.children import began
 
 if TYPE_CHECKING:
     from whet.rl.learner.torch_learner import TorchLearner

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing import connection, util
 from typing import Any, Protocol, TextIO
 
-from whet.rl.supervision.processes import process_context
+from whet.system.children import process_context
 
 MOST_WAITING = 1000
 """Records that wait in the child, at most, and that are read when the log is about to be closed."""

@@ -15,13 +15,12 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import connection
 from pathlib import Path
-from signal import Signals
 from typing import Any
 
 from whet.errors import MissingExtraError, TrainingError, WhetError
 from whet.inference.remote.remote_engine import RemoteEngine
 from whet.rl.supervision.child_log import ChildLog, tell_parent
-from whet.rl.supervision.processes import follow_parent, process_context
+from whet.system.children import follow_parent, how_it_ended, process_context
 from whet.system.loading_time import rare_collections
 
 READY_WITHIN_S = 1800.0
@@ -84,9 +83,7 @@ class EngineProcess:
     def failure(self) -> str | None:
         """Why the process has ended, in words; None while it runs."""
         status = self._process.exitcode
-        if status is None:
-            return None
-        return f"it was killed by {Signals(-status).name}" if status < 0 else f"it ended with exit status {status}"
+        return None if status is None else f"it {how_it_ended(status)}"
 
     def close(self) -> None:
         """End the process, whatever it does."""

@@ -16,10 +16,7 @@ sampled, in all and for each rollout under way.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +38,7 @@ from whet.inference.protocol import (
 )
 from whet.rl.data.lengths import Lengths
 from whet.rl.supervision.watchdog import ENGINE, STALLED, Stall, Wait, WaitTable, WatchdogConfig, seconds
+from whet.system.children import Listener
 from whet.system.signals import environment_code, place
 
 SIGNAL = signal.SIGUSR2
@@ -93,7 +91,7 @@ class Watchdog:
     _swallowed: int = 0  # how often it has gone on regardless
     _gave_up: float | None = None
     _off_duty: threading.Event = field(default_factory=threading.Event)
-    _listener: subprocess.Popen[bytes] | None = None
+    _listener: Listener | None = None
 
     def __post_init__(self) -> None:
         self.waits = WaitTable(self.config)
@@ -156,7 +154,8 @@ class Watchdog:
         takes_signals = threading.current_thread() is threading.main_thread()
         before = signal.signal(SIGNAL, self._interrupt) if takes_signals else None
         if takes_signals:
-            self._listener = self._start_listener()
+            patience, interval = self.config.report_seconds, min(5.0, self.config.report_seconds)
+            self._listener = Listener(LISTENER, int(SIGNAL), patience, interval)
         self._turn()
         thread = threading.Thread(target=self._watch, name="whet watchdog", daemon=True)
         thread.start()
@@ -166,8 +165,7 @@ class Watchdog:
             self._off_duty.set()
             thread.join(timeout=5)
             if self._listener is not None:
-                self._listener.kill()
-                self._listener.communicate()
+                self._listener.close()
                 self._listener = None
             if takes_signals:
                 signal.signal(SIGNAL, before)
@@ -177,18 +175,6 @@ class Watchdog:
     def _tick(self) -> float:
         return min(1.0, self.config.report_seconds / 4)
 
-    def _start_listener(self) -> subprocess.Popen[bytes]:
-        interval = min(5.0, self.config.report_seconds)
-        arguments = [os.getpid(), int(SIGNAL), self.config.report_seconds, interval]
-        listener = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", LISTENER, *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            process_group=0,  # Ctrl-C while it starts would print its traceback
-        )
-        assert listener.stdin is not None
-        os.set_blocking(listener.stdin.fileno(), False)
-        return listener
-
     def _turn(self) -> None:
         """The event loop turns."""
         now = self.clock()
@@ -196,9 +182,8 @@ class Watchdog:
         if self._beat and stood_still > 5 * self._tick:
             self.waits.forgive(stood_still)  # others could not progress meanwhile
         self._beat = now
-        if self._listener is not None and self._listener.stdin is not None:
-            with suppress(OSError):  # full, or the listener was killed: code that holds the lock goes unseen
-                os.write(self._listener.stdin.fileno(), b".")
+        if self._listener is not None:
+            self._listener.tell(b".")  # lost where it was killed: code that holds the lock goes unseen
         if self._loop is not None and not self._off_duty.is_set():
             self._loop.call_later(self._tick, self._turn)
 

@@ -377,6 +377,6 @@ class WorkerPool:
         recipe = self._recipes[job.source]
         row = self._sources[job.source].tasks[job.task]
         deaths = self._queue.deaths(job)
-        error = WorkerDiedError(f"the worker died {deaths} times on this rollout; the last one was {child.fate}")
+        error = WorkerDiedError(f"the worker died {deaths} times on this rollout; the last one {child.fate}")
         sampling = recipe.sampling_of(row["example_id"] if job.name is None else job.name, index)
         return failed_state(row, self._no_client, recipe.model, sampling, error)

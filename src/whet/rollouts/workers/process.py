@@ -12,12 +12,10 @@ import asyncio
 import itertools
 import json
 import logging
-import os
 import pickle
 import signal
 import socket
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +34,7 @@ from whet.rollouts.workers.channel import LENGTH_BYTES, Channel, error_from_word
 from whet.rollouts.workers.state_record import Answers, state_line, turns_before
 from whet.system import cancellation
 from whet.system.cancellation import cancel
+from whet.system.children import kill_group, when_closed
 from whet.system.quiet import Quiet
 from whet.types import Messages, Response, SamplingArgs, State, Tool
 
@@ -64,8 +63,7 @@ def main() -> None:
     ):  # Ctrl-C and a closed terminal are for the session, which sends `stop`
         signal.signal(number, signal.SIG_IGN)
     end.set_inheritable(False)
-    os.set_inheritable(lifeline, False)
-    threading.Thread(target=end_with_session, args=(lifeline,), name="whet lifeline", daemon=True).start()
+    when_closed(lifeline, end_of_session)
     serve(end)
 
 
@@ -87,10 +85,10 @@ def serve(end: socket.socket) -> None:
     cancellation.run(_work(end, orders, parts, loaded, problem))
 
 
-def end_with_session(lifeline: int) -> None:
-    os.read(lifeline, 1)  # nothing is ever written: this returns when the session has ended
+def end_of_session() -> None:
+    """In a thread: what does not end by itself is killed."""
     time.sleep(GRACE_S)
-    os.killpg(0, signal.SIGKILL)
+    kill_group(0)
 
 
 def _read_orders(end: socket.socket) -> Orders | None:

@@ -9,7 +9,6 @@ and calls `serve` there.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -18,6 +17,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
+
+from whet.system.children import how_it_ended, kill_group, start
 
 # `-c` and not `-m`, with the session's own import path: a folder that happens to be called like a module of ours in the
 # working directory is not imported in its place, and environments are found where the session found them.
@@ -40,7 +41,7 @@ class Started(Protocol):
 
     @property
     def fate(self) -> str:
-        """How it ended, after "the worker": `killed by SIGKILL`."""
+        """How it ended, after "the worker": `was killed by SIGKILL`."""
         ...
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -73,16 +74,12 @@ class WorkerProcess:
         """
         reading, self._lifeline = os.pipe()
         try:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-c", BOOT, json.dumps(list(sys.path if path is None else path))),
-                    *(str(theirs.fileno()), str(reading)),
-                ],
+            imports = json.dumps(list(sys.path if path is None else path))
+            self._process = start(
+                [sys.executable, "-c", BOOT, imports, str(theirs.fileno()), str(reading)],
                 pass_fds=(theirs.fileno(), reading),
                 cwd=directory,
-                stdin=subprocess.DEVNULL,
                 stdout=STDERR,  # what an environment prints does not mix with a summary as JSON
-                start_new_session=True,
             )
         except OSError:
             os.close(self._lifeline)
@@ -99,10 +96,7 @@ class WorkerProcess:
         code = self._process.returncode
         if code is None:
             return "runs"
-        if code >= 0:
-            return f"exited with code {code}"
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        return f"killed by {name}{', as when memory runs out' if name == 'SIGKILL' else ''}"
+        return how_it_ended(code) + (", as when memory runs out" if code == -signal.SIGKILL else "")
 
     def wait(self, timeout: float | None = None) -> bool:
         try:
@@ -112,8 +106,7 @@ class WorkerProcess:
         return True
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        kill_group(self._process.pid)
 
     def close(self) -> None:
         os.close(self._lifeline)

@@ -12,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from whet.system.children import kill
 
 CONTROLLERS = ("memory", "pids", "cpu")
 PERIOD_US = 100_000
@@ -49,8 +50,7 @@ class Cgroup:
                 with contextlib.suppress(OSError):
                     left |= set(map(int, (directory / "cgroup.procs").read_text().split()))
             for pid in left:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+                kill(pid)
             if not left:
                 break
             time.sleep(LOOK_S)

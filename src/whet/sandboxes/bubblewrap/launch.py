@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from whet.sandboxes.bubblewrap.program import open_to_all
 from whet.sandboxes.bubblewrap.users import LAST_RESORT, SandboxUser, Users, current
+from whet.system.children import output_of
 
 DISK, TERMINALS = "/sys", "/dev/pts"  # folders that every Linux has and bubblewrap takes nothing else from
 MOST_TERMINALS = 32  # the kernel has 3,072 for all containers together
@@ -121,7 +121,7 @@ def _program(name: str) -> str | None:
 
 
 def _help(program: str) -> str:
-    return subprocess.run([program, "--help"], capture_output=True, text=True, timeout=30.0).stdout
+    return output_of([program, "--help"], 30.0) or ""
 
 
 @functools.cache

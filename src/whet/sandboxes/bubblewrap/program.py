@@ -11,12 +11,12 @@ import importlib
 import os
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from whet.errors import SandboxUnavailableError
 from whet.sandboxes.registry import install_command
+from whet.system.children import output_of
 
 NEEDED = ("--size", "--perms", "--clearenv", "--as-pid-1")  # which bwrap 0.6 has
 ANSWER_S = 30.0
@@ -99,13 +99,7 @@ def _packaged() -> Program | None:
 
 def _program(path: str, libraries: tuple[str, ...] = ()) -> Program | None:
     """None where it does not even say its version: a wrapper without its program, another machine's build."""
-    try:
-        said, options = (
-            subprocess.run([path, what], capture_output=True, text=True, timeout=ANSWER_S).stdout
-            for what in ("--version", "--help")
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    said, options = (output_of([path, what], ANSWER_S) or "" for what in ("--version", "--help"))
     number = re.search(r"\d+(\.\d+)+", said)
     return Program(path, tuple(map(int, number[0].split("."))), options, libraries) if number else None
 

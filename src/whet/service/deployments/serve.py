@@ -132,8 +132,8 @@ def _loader(config: DeploymentsConfig) -> Callable[[Path], Policy]:
 @contextlib.asynccontextmanager
 async def _written(data: Path, url: str, deployments: Deployments, meter: UsageMeter) -> AsyncIterator[None]:
     """While the block lasts, what was used and the status are written every second, and once more after it."""
-    from whet.records.process import this_process
     from whet.service.domain.deployments import ServerStatus, status_file, write_status
+    from whet.system.children import this_process
 
     process, started_at = this_process(), time.time()
 

@@ -19,10 +19,10 @@ from whet.hub.domain.audit import record
 from whet.hub.errors import HubError, not_found
 from whet.hub.policy import Action, Role, Scope
 from whet.hub.storage.tables import Account, Membership
-from whet.records.process import began
 from whet.service.answers import DeploymentAnswer, DeploymentHealth
 from whet.service.deployments.folder import Source, source_of
 from whet.service.storage.tables import DeploymentRow, RunRow
+from whet.system.children import began
 from whet.system.files import write_whole
 
 SEE = Action("see deployments", Scope.READ, Role.VIEWER)

@@ -44,6 +44,7 @@ from whet.service.runner import isolation as isolating
 from whet.service.runner.building import REFUSED, SCRATCH, WHEELS, boot, own_path
 from whet.service.runner.isolation import NONE, Isolation, View
 from whet.system import untrusted
+from whet.system.children import output_of, start
 
 PYPI = "https://pypi.org/simple/"
 PIP_SETTINGS = ("proxy", "cert", "timeout", "retries", "trusted-host")
@@ -204,15 +205,9 @@ class Builder:
         order = self._order(target, aside, packages)
         inside = boot("whet.service.runner.building", order["path"], str(aside), sys.executable)
         isolated = self.isolation.bubblewrap is not None
-        with subprocess.Popen(
-            self.isolation.command(view, inside),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd="/",
-            env=isolating.environment(isolating.HOME if isolated else str(Path.home())),
-            start_new_session=True,
-        ) as process:
+        environment = isolating.environment(isolating.HOME if isolated else str(Path.home()))
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with start(self.isolation.command(view, inside), env=environment, cwd="/", **pipes) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             with contextlib.suppress(BrokenPipeError):
@@ -287,7 +282,7 @@ def _own_packages() -> list[str]:
 def _pip_settings() -> dict[str, str]:
     """pip's settings on this machine, from its files and its variables; the latter count more."""
     command = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", "config", "list"]
-    said = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/").stdout
+    said = output_of(command, cwd="/") or ""
     found = {}
     for section in ("global", "install", ":env:"):
         for name, value in re.findall(rf"^{section}\.([\w-]+)=(.*)$", said, re.MULTILINE):

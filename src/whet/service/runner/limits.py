@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from whet.records.process import family, memory_share, own_memory
 from whet.sandboxes.bubblewrap import cgroups
 from whet.system import untrusted
+from whet.system.children import family, memory_share, own_memory
 
 MIB, GIB = 1 << 20, 1 << 30
 DEFAULT_MEMORY = GIB

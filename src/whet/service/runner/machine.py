@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whet.records.process import boot_id
+from whet.system.children import boot_id
 from whet.system.gpus import MIB, ask_nvidia
 
 ANSWER_S = 30.0

@@ -14,13 +14,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whet.records.process import began
 from whet.sandboxes.bubblewrap.command import proxy_variables
 from whet.sandboxes.bubblewrap.host import raise_open_files
 from whet.sandboxes.network.allow_list import AllowList, Rule, address_problem
 from whet.sandboxes.network.dial import Dialer, is_own_address
 from whet.sandboxes.network.proxy import AllowListProxy
-from whet.service.privacy import undumpable
+from whet.system.children import began, undumpable
 
 MACHINE = "machine"
 """As the only entry: runs share the network of the machine."""

@@ -34,7 +34,6 @@ from whet.hub.domain.cipher import Cipher
 from whet.hub.errors import HubError
 from whet.hub.storage.database import Database, database_now
 from whet.records.lock import is_held, take, taken
-from whet.records.process import began
 from whet.service.domain import queue, runners
 from whet.service.domain.queue import Held, Unattended
 from whet.service.domain.secrets import secrets_of_run
@@ -48,6 +47,7 @@ from whet.service.runner.preparing import Job, Workshop, tidy
 from whet.service.runner.progress import Seen, Watch
 from whet.service.runner.shim import Plan
 from whet.service.storage.tables import RunRow
+from whet.system.children import began, kill, start
 from whet.system.files import write_whole
 
 _log = logging.getLogger(__name__)
@@ -248,15 +248,9 @@ class Runner:
     def _start_shim(self, following: Following, plan: Plan) -> None:
         following.folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (following.folder.path / "shim.log").open("ab") as errors:
-            shim = subprocess.Popen(
-                [sys.executable, "-m", "whet.service.runner.shim", str(following.folder.path)],
-                stdin=subprocess.PIPE,
-                stdout=errors,
-                stderr=errors,
-                env=isolating.environment(str(Path.home())),
-                cwd="/",
-                start_new_session=True,
-            )
+            command = [sys.executable, "-m", "whet.service.runner.shim", str(following.folder.path)]
+            environment = isolating.environment(str(Path.home()))
+            shim = start(command, stdin=subprocess.PIPE, stdout=errors, stderr=errors, env=environment, cwd="/")
         assert shim.stdin is not None
         with contextlib.suppress(BrokenPipeError), shim.stdin as stdin:
             stdin.write(plan.dumps())
@@ -274,8 +268,7 @@ class Runner:
         following.devices = tuple(identity.get("devices") or following.devices)
         self._renew(following, following.watch.look())
         if following.stopping and shim.get("pid") and began(shim["pid"]) == shim.get("process_began"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(shim["pid"], signal.SIGTERM)
+            kill(shim["pid"], signal.SIGTERM)
 
     def _renew(self, following: Following, seen: Seen | None = None) -> bool | None:
         """Extend the lease; None where the fence has changed, and then the run is another runner's."""

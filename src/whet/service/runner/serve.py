@@ -13,9 +13,9 @@ from urllib.request import getproxies
 from pydantic import Field
 
 from whet.config import Option, Paths, StrictModel
-from whet.service.privacy import undumpable
 from whet.service.runner.isolation import Choice, choose
 from whet.service.runner.machine import this_machine
+from whet.system.children import undumpable
 
 NETWORK_HELP = (
     "An address in a private network that runs may reach, such as 10.0.0.5:8000 or name=10.0.0.5:8000, besides all "

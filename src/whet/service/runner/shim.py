@@ -28,13 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from whet.records.lock import is_held, take
-from whet.records.process import began, this_process
 from whet.sandboxes.bubblewrap.seccomp import filter_for
 from whet.sandboxes.network.allow_list import PROXY_PORT
-from whet.service.privacy import undumpable
 from whet.service.runner.folders import AttemptFolder, read_object
 from whet.service.runner.limits import Limits, LimitWatch
 from whet.service.runner.output import BoundedLog
+from whet.system.children import began, kill, kill_group, this_process, undumpable
 from whet.system.files import write_whole
 
 GATE = [sys.executable, "-I", "-S", str(Path(__file__).with_name("gate.py"))]
@@ -243,8 +242,7 @@ class Shim:
     def _kill(self, number: int) -> None:
         run = self._identity.get("run")
         if run is not None and began(run["pid"]) == run["process_began"]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(run["pid"], number)
+            kill(run["pid"], number)
 
     def _watched(self) -> int | None:
         if self._process is not None:
@@ -288,8 +286,7 @@ class Shim:
         if session is None:
             return
         if self._process is not None and not Path("/proc/self/stat").exists():  # macOS
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            kill_group(self._process.pid)
             return
         mark = f"{MARK}={self._mark}".encode()
         for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import whet.rl.learner.ranks.rank_learner
-import whet.rl.supervision.processes
+import whet.system.children
 from whet.errors import LearnerLostError, ModelLoadError, TrainingError
 from whet.inference.protocol import WeightUpdate
 from whet.rl.learner.config import LearnerConfig
@@ -101,7 +101,7 @@ FAULTS: dict[float, Callable[[], None]] = {
 @pytest.fixture(autouse=True)
 def small_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forked, so that torch need not be imported again; the learner is not the subject."""
-    monkeypatch.setattr(whet.rl.supervision.processes, "START_METHOD", "fork")
+    monkeypatch.setattr(whet.system.children, "START_METHOD", "fork")
 
     def make(model: Path, *, rank: int, phase: Callable[[str], None], **options: Any) -> SmallLearner:
         if model.name == "no":
@@ -147,7 +147,7 @@ def test_a_call_goes_to_all_ranks_and_one_answer_comes_back(learner: RanksLearne
         (3.0, 0, "failed in: optimiser step: MemoryError"),
         (3.0, 1, "failed in: optimiser step: MemoryError"),
         (4.0, 1, "has not come any further for longer than learner.rank_timeout_seconds = 5, in: optimiser step"),
-        (5.0, 1, "ended with exit status 7 in: optimiser step"),
+        (5.0, 1, "exited with code 7 in: optimiser step"),
     ],
 )
 def test_a_lost_rank_is_named_with_what_the_other_waited_for(

@@ -14,7 +14,6 @@ import gc
 import os
 import queue
 import shutil
-import signal
 import struct
 import sys
 import threading
@@ -28,10 +27,9 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-from whet.records.process import began, is_suspended
 from whet.rl.learner.ranks.rank_group import Answer, Standing
 from whet.rl.supervision.child_log import ChildLog, ChildLogs, Deliver, tell_parent
-from whet.rl.supervision.processes import follow_parent, process_context
+from whet.system.children import began, follow_parent, how_it_ended, is_suspended, kill, process_context
 
 BEAT_S = 0.5
 ENDS_WITHIN_S = 30.0
@@ -198,9 +196,6 @@ class LocalRankGroup:
         now = time.monotonic()
         beat, since, phases, phase = rank.place.read()
         status, pid = rank.process.exitcode, rank.process.pid
-        ended = None if status is None else f"ended with exit status {status}"
-        if status is not None and status < 0:
-            ended = f"was killed by {signal.Signals(-status).name}"
         return Standing(
             number,
             f"process {pid}",
@@ -210,7 +205,7 @@ class LocalRankGroup:
             phase_s=max(0.0, now - since),
             silent_s=max(0.0, now - beat),
             suspended=status is None and is_suspended(pid),
-            ended=ended,
+            ended=None if status is None else how_it_ended(status),
         )
 
 
@@ -257,8 +252,7 @@ def _outlived(directory: Path, pids: Any) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     for pid, began_at in zip(pids[0::2], pids[1::2], strict=True):
         if pid not in (0, os.getpid()) and began_at and _began(pid) == began_at:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            kill(pid)
 
 
 def _began(pid: int) -> int:

@@ -12,7 +12,8 @@ import pytest
 
 from whet.errors import RunError
 from whet.records.lock import DirectoryLock
-from whet.records.process import began, boot_id, is_alive, stop_process, this_process
+from whet.rl.stored.stop_and_resume import stop_process
+from whet.system.children import began, boot_id, is_alive, this_process
 
 
 def test_a_process_is_known_by_when_it_began() -> None:
@@ -50,3 +51,19 @@ def test_a_process_that_only_has_the_number_of_an_earlier_boot_is_sent_no_signal
         other.kill()
         other.wait()
         lock.release()
+
+
+UNDUMPABLE = """
+import ctypes
+from whet.system.children import undumpable
+get = lambda: ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)
+before = get()
+undumpable()
+print(before, get())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has it")
+def test_an_undumpable_process_says_so_to_the_kernel() -> None:
+    done = subprocess.run([sys.executable, "-c", UNDUMPABLE], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "0"]
