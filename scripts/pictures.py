@@ -20,7 +20,7 @@ from rich.console import Console, RenderableType
 from whet.display.page.rendering import document
 from whet.evals.analysis.summary import EvalSummary
 from whet.evals.live.progress import SessionProgress
-from whet.evals.live.views import live_view
+from whet.evals.live.view import live_view
 from whet.evals.observer import EvalObserver, PlannedEval
 from whet.evals.planning.plan import plan_evals
 from whet.evals.printing import print_summaries

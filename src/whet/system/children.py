@@ -175,23 +175,33 @@ def undumpable() -> None:
 
 def began(pid: int) -> str | None:
     """When the process with this id began, as text to compare for equality; None where there is no such process."""
-    stat = Path(f"/proc/{pid}/stat")
-    if Path("/proc/self/stat").exists():
-        try:
-            after_name = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        return None if after_name[0] == "Z" else after_name[19]
-    return (output_of(["ps", "-o", "lstart=", "-p", str(pid)]) or "").strip() or None
+    if not Path("/proc/self/stat").exists():
+        return (output_of(["ps", "-o", "lstart=", "-p", str(pid)]) or "").strip() or None
+    fields = _stat(pid)
+    return None if fields is None or fields[0] == "Z" else fields[19]
 
 
 def is_suspended(pid: int) -> bool:
     """Whether a signal (SIGSTOP, Ctrl-Z) keeps the process from running; False where that cannot be known."""
+    fields = _stat(pid)
+    return fields is not None and fields[0] in ("T", "t")
+
+
+def in_session(session: int) -> Iterator[int]:
+    """The processes of a session, its leader too; none where there is no /proc."""
+    for entry in glob.glob("/proc/[0-9]*"):
+        pid = int(Path(entry).name)
+        fields = _stat(pid)
+        if fields is not None and fields[3] == str(session):
+            yield pid
+
+
+def _stat(pid: int) -> list[str] | None:
+    """What /proc says of a process behind its name: state, parent, group, session, ...; None for none."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] in ("T", "t")
+        return None
 
 
 def family(pid: int) -> Iterator[int]:

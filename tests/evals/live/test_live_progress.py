@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from whet.evals.live.progress import SAMPLE_SECONDS, SessionProgress, names
-from whet.evals.live.views import live_view
+from whet.evals.live.view import live_view
 from whet.rollouts.totals import KINDS_OF_ERROR
 
 

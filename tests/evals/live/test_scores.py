@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whet.evals.analysis.statistics import clustered_mean
-from whet.evals.live.scores import Scores
+from whet.evals.live.progress import Scores
 from whet.rollouts.totals import PassAtK
 
 ROLLOUTS = 3

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from whet.rl.monitors.console import step_line
 from whet.rl.monitors.progress import RunProgress
 from whet.rl.monitors.protocol import RunPlan, StepReport
-from whet.rl.monitors.views import step_line
 from whet.rl.stored.series import names, numbers_of
 from whet.rl.stored.stored_run import open_run
 

@@ -12,10 +12,9 @@ from rich.console import Console
 from whet.records.live import Output
 from whet.rl.doctor import KEPT_FIRST, KEPT_LAST, LiveDoctor, diagnose
 from whet.rl.doctor.record import RunRecord
-from whet.rl.monitors.console import ConsoleMonitor
+from whet.rl.monitors.console import ConsoleMonitor, live_view
 from whet.rl.monitors.progress import RunProgress
 from whet.rl.monitors.protocol import Outcome, RunPlan, StepReport
-from whet.rl.monitors.views import live_view
 from whet.rl.report.data import RunData
 from whet.system.files import read_lines
 

@@ -18,11 +18,10 @@ from rich.console import Console
 from whet.evals.analysis.compare import paired_difference
 from whet.records.live import Output
 from whet.rl.monitors import MonitorGroup
-from whet.rl.monitors.console import ConsoleMonitor
+from whet.rl.monitors.console import ConsoleMonitor, live_view, plan_line
 from whet.rl.monitors.jsonl import JsonlMonitor
 from whet.rl.monitors.progress import RunProgress, compare
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
-from whet.rl.monitors.views import live_view, plan_line
 from whet.rollouts.totals import EvalScore
 from whet.system.terminal import BLOCKS
 

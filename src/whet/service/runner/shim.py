@@ -33,7 +33,7 @@ from whet.sandboxes.network.allow_list import PROXY_PORT
 from whet.service.runner.folders import AttemptFolder, read_object
 from whet.service.runner.limits import Limits, LimitWatch
 from whet.service.runner.output import BoundedLog
-from whet.system.children import began, kill, kill_group, this_process, undumpable
+from whet.system.children import began, in_session, kill, kill_group, this_process, undumpable
 from whet.system.files import write_whole
 
 GATE = [sys.executable, "-I", "-S", str(Path(__file__).with_name("gate.py"))]
@@ -289,14 +289,10 @@ class Shim:
             kill_group(self._process.pid)
             return
         mark = f"{MARK}={self._mark}".encode()
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError, ValueError):
-                fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-                pid = int(stat.parent.name)
-                if int(fields[3]) != session or pid in (os.getpid(), session):
-                    continue
+        for pid in set(in_session(session)) - {os.getpid(), session}:
+            with contextlib.suppress(OSError):
                 # The number of an earlier session may be of another by now; what a run starts has its mark.
-                if session == os.getpid() or mark in (stat.parent / "environ").read_bytes().split(b"\0"):
+                if session == os.getpid() or mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                     os.kill(pid, signal.SIGKILL)
 
     def _drain(self) -> None:
