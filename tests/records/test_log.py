@@ -69,3 +69,10 @@ def test_last_lines_are_shown_before_those_that_are_written_then(tmp_path: Path)
     events = iter([lambda: log.open("a").write("four\nfive\nsix\n"), lock.release])
     lines = read_log(tmp_path, LogQuery(limit=1, tail=True), follow=True, wait=lambda _: next(events)())
     assert list(lines) == ["three", "four", "five", "six"]
+
+
+def test_line_without_a_time_belongs_to_the_one_before_and_long_lines_are_whole(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "run.log"
+    log.parent.mkdir()
+    log.write_text(f"{LINES[0]}\nTraceback\n{LINES[3]}\n\n{'x' * 20_000}\ntorn")
+    assert list(read_log(tmp_path, LogQuery(level="ERROR"))) == [LINES[3], "", "x" * 20_000, "torn"]

@@ -113,10 +113,8 @@ class _Found:
     def take(self, text: str, size: int) -> None:
         self._read += size
         head = _HEAD.match(text)
-        if head is not None:
+        if head is not None:  # else it belongs to the line before
             self._level, self._when = head[2], head[1]
-        elif not text.startswith("    "):  # else it belongs to the line before
-            self._level, self._when = "", None
         if not _fits(text, self._level, self._when, self._query):
             return
         cut = len(text) - self._query.longest
