@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from whet.dashboard.data import facts, series
-from whet.dashboard.library import LibraryRun
-from whet.dashboard.pages.run import _stats
 from whet.records import tail
 from whet.records.lock import DirectoryLock
 
@@ -174,12 +174,14 @@ def test_held_out_reward_is_beside_the_reward_also_where_it_is_only_greedy(runs:
     assert text.index("<dt>reward</dt>") < text.index("<dt>held-out reward</dt>") < text.index("<dt>entropy</dt>")
 
 
-def test_cost_is_shown_where_there_are_prices() -> None:
-    labels = []
-    for cost in (0.0, 0.25):
-        run = LibraryRun("a", "a", "training", "running", None, details={"cost": cost})
-        labels.append([stat["label"] for stat in _stats(run, {}, [])])
-    assert labels == [["step"], ["step", "cost"]]
+def test_cost_is_shown_where_there_are_prices(runs: Runs, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs.training(metrics=METRICS)
+    found = browser.library.run(None, browser.id("mine"))
+    for cost, shown in ((0.0, []), (0.25, ["0.25"])):
+        priced = replace(found, details={"cost": cost})
+        monkeypatch.setattr(browser.library, "run", lambda viewer, id, priced=priced: priced)
+        text = browser.http.get(f"/runs/{found.id}").text
+        assert re.findall(r"<dt>cost</dt><dd>([^<]*)</dd>", text) == shown
 
 
 def test_why_rollouts_fail_is_at_the_top(runs: Runs, browser: Browser) -> None:

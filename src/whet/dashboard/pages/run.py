@@ -17,7 +17,7 @@ from whet.dashboard.data.files import log_lines
 from whet.dashboard.data.series import metrics
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, render, root_of, wants_drawings
-from whet.display.page.formats import compact, lasted, sparkline
+from whet.display.page.formats import sparkline
 from whet.records.log import LogQuery
 from whet.rl.report.figures import Columns, drawn, extremes, figures_of
 
@@ -65,7 +65,9 @@ def run_page(
         request,
         "run.html",
         run=found,
-        stats=_stats(found, series, evaluations),
+        series=series,
+        newest={name: extremes(values)[0] for name, values in series.items()},
+        held_out_means=_held_out_means(evaluations),
         figures=figures,
         metrics=_rows(series, chosen),
         findings=findings,
@@ -99,51 +101,17 @@ def _seconds_left(call: DashboardCall, run: LibraryRun) -> float | None:
     return sum(times) / len(times) * (run.max_steps - run.step) if times else None
 
 
-def _stats(run: LibraryRun, series: Columns, evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The headline numbers: a label, the value, the metric that it follows."""
-
-    def newest(name: str) -> float | None:
-        return extremes(series.get(name, ()))[0]
-
-    stats: list[dict[str, Any]] = [
-        {"label": "step", "value": run.step, "step": True, "note": f"of {run.max_steps}" if run.max_steps else ""}
-    ]
-    rewards = [value for value in series.get("reward/mean", ()) if value is not None]
-    if rewards:
-        note = f"from {rewards[0]:.3f}" if len(rewards) > 1 else ""
-        stats.append({"label": "reward", "value": compact(rewards[-1], 3), "metric": "reward/mean", "note": note})
-    elif series.get("optim/loss"):
-        stats.append({"label": "loss", "value": compact(newest("optim/loss"), 3), "metric": "optim/loss"})
-    stats += _held_out_stat(evaluations)
-    for label, metric, unit in (
-        ("a step", "time/step", "s"),
-        ("trained tokens", "perf/tokens_per_s", "a second"),
-        ("entropy", "policy/entropy", ""),
-    ):
-        if (value := newest(metric)) is not None:
-            stats.append({"label": label, "value": compact(value, 3), "metric": metric, "note": unit})
-    if run.details.get("cost"):  # 0 without prices
-        stats.append({"label": "cost", "value": f"{run.details['cost']:.2f}"})
-    if run.started_at is not None and run.ended_at is not None:
-        stats.append({"label": "took", "value": lasted(run.ended_at - run.started_at)})
-    return [{"metric": "", "step": False, "note": "", "change": "", **stat} for stat in stats]
-
-
-def _held_out_stat(evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The newest held-out reward and the first, each environment counting alike; sampled rather than greedy."""
+def _held_out_means(evaluations: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
+    """(when, mean held-out reward) of each evaluation, each environment counting alike; sampled rather than greedy."""
     rows = [row for row in evaluations if row["sampling"] != "greedy"] or evaluations
     rewards: dict[tuple[int, str], list[float]] = defaultdict(list)
     for row in rows:
         if row["reward"] is not None:
             rewards[row["step"], row["moment"]].append(row["reward"])
-    if not rewards:
-        return []
-    (step, moment), *_ = rewards
-    first, *_, last = [sum(found) / len(found) for found in rewards.values()] * 2
-    at = "before training" if moment == "before" else f"at step {step}"
-    note = f"from {first:.3f}" if len(rewards) > 1 else at
-    change = "" if last == first else "up" if last > first else "down"
-    return [{"label": "held-out reward", "value": f"{last:.3f}", "note": note, "change": change}]
+    return [
+        ("before training" if moment == "before" else f"at step {step}", sum(found) / len(found))
+        for (step, moment), found in rewards.items()
+    ]
 
 
 def _marks(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
