@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,18 @@ import pytest
 from whet.errors import RunError
 from whet.records.lock import DirectoryLock
 from whet.rl.stored.stop_and_resume import stop_process
-from whet.system.children import began, boot_id, is_alive, this_process
+from whet.system.children import (
+    began,
+    boot_id,
+    how_it_ended,
+    in_session,
+    is_alive,
+    output_of,
+    start,
+    this_process,
+    wait_or_kill,
+    when_closed,
+)
 
 
 def test_a_process_is_known_by_when_it_began() -> None:
@@ -67,3 +79,49 @@ print(before, get())
 def test_an_undumpable_process_says_so_to_the_kernel() -> None:
     done = subprocess.run([sys.executable, "-c", UNDUMPABLE], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1", "0"]
+
+
+FAMILY = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(("seconds", "code"), [("0", 0), ("600", None)])
+def test_nothing_is_left_of_a_process_that_has_ended_or_takes_too_long(seconds: str, code: int | None) -> None:
+    process = start([sys.executable, "-c", FAMILY, seconds], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    if sys.platform == "linux":
+        assert child in set(in_session(process.pid))
+    assert wait_or_kill(process, 60.0 if seconds == "0" else 0.0) == code
+    assert process.stdout.read() == b""  # the child, which has the other end, has ended too
+    assert list(in_session(process.pid)) == [] or began(child) is None
+    process.stdout.close()
+
+
+def test_a_command_that_fails_is_late_or_is_not_there_says_nothing() -> None:
+    assert output_of([sys.executable, "-c", "print('yes')"], 60.0) == "yes\n"
+    assert output_of([sys.executable, "-c", "print('no'); raise SystemExit(1)"]) is None
+    assert output_of([sys.executable, "-c", "import time; print('no', flush=True); time.sleep(600)"], 0.2) is None
+    assert output_of(["/no/such/program"]) is None
+
+
+def test_how_a_process_ended_is_said_in_words() -> None:
+    assert [how_it_ended(code) for code in (3, -9, -40)] == [
+        "exited with code 3",
+        "was killed by SIGKILL",
+        "was killed by signal 40",
+    ]
+
+
+def test_the_end_of_a_pipe_is_noticed() -> None:
+    reading, writing = os.pipe()
+    closed = threading.Event()
+    when_closed(reading, closed.set)
+    assert not closed.wait(0.05)
+    os.close(writing)
+    assert closed.wait(60.0)
+    os.close(reading)

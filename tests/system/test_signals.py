@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from whet.rl.stored.stored_run import open_run
+from whet.system import signals
 
 HELD = '''
 """Keeps the event loop in setup_state: `load_environment(how)`."""
@@ -161,3 +162,8 @@ def test_a_training_run_ended_by_the_second_ctrl_c_is_interrupted(hold: Any, tmp
     terminal.send("\x03")
     assert terminal.wait() == 130
     assert open_run(tmp_path / "runs" / "run").state == "interrupted"
+
+
+def test_rooms_that_call_libraries_of_their_own_are_there() -> None:
+    rooms = Path(signals.__file__).parents[1]
+    assert [name for name in signals._OWN_LIBRARIES if not (rooms / name).is_dir()] == []

@@ -75,7 +75,7 @@ while True:
 _WHET = Path(__file__).resolve().parents[1]
 _EVENT_LOOP = asyncio.events.__file__
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
-_OWN_LIBRARIES = ("clients", "display", "inference", "models", "rl", "runs")
+_OWN_LIBRARIES = ("clients", "display", "inference", "models", "records", "rl")
 """Rooms that call libraries for their own work: what they call is no environment's code."""
 
 

@@ -97,6 +97,7 @@ def left(config: RunConfig) -> list[str]:
 
 def test_servers_that_were_begun_are_those_that_the_run_waits_for(engines: VllmBackend, config: RunConfig) -> None:
     engines.begin()
+    wait(servers)  # a program that has just begun has no command line yet for a moment
     (guard,) = servers()
     assert not config.directory.exists()
     config.directory.mkdir()
