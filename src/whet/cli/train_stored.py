@@ -156,8 +156,8 @@ def rollouts(
       whet train rollouts quickstart
       whet train rollouts quickstart --step 20 --env calculator --worst -n 5
     """
-    from whet.rl.stored.conversations import Choice, print_conversation, rollouts_of
     from whet.rl.stored.stored_run import open_run
+    from whet.rl.stored.views import Choice, print_conversation, rollouts_of
 
     if best + worst + errored > 1:
         raise ConfigError("--best, --worst and --errored each choose rollouts: give one of them.")
