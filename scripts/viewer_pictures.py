@@ -31,7 +31,7 @@ def main() -> None:
         take(calculator, ["R", "R"], "view-rollouts")
         take(calculator, ["enter", "tab", "tab"], "view-rollout")
         take(calculator, ["g"], "view-group")
-        take(Path("runs/mine"), ["p", "5", "t", "n"], "view-tokens")
+        take(Path("runs/mine"), ["p", "down", "down", "down", "down", "enter", "t", "n"], "view-tokens")
 
 
 def take(path: Path | None, keys: Sequence[str], name: str) -> None:

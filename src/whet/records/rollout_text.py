@@ -1,7 +1,7 @@
 """A rollout as text: its messages in pieces, the facts of its row, and how numbers are written. Pure.
 
 A row may come from any program, so nothing is taken for granted: what is no message is shown as the JSON it is. Names
-of styles are those of `widgets/lines.py`; nothing here is escaped.
+of styles are those of `display/lines.py`; nothing here is escaped.
 """
 
 from __future__ import annotations

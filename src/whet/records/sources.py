@@ -74,6 +74,38 @@ def source_at(path: Path) -> RunSource:
     )
 
 
+FOLDERS = (Path("outputs/evals"), Path("runs"))
+"""Where `whet eval run`, `whet train run` and `whet gepa run` write, by default."""
+
+
+def run_folders(path: Path | None) -> list[Path] | None:
+    """The folders to look below for runs where a path names several; None where it names one run.
+
+    Without a path: the usual folders here. Raises `RunError` where there is nothing to show.
+    """
+    if path is None:
+        folders = [folder for folder in FOLDERS if folder.is_dir()]
+        if not folders:
+            here = " nor ".join(map(str, FOLDERS))
+            raise RunError(
+                f"there is neither {here} here. `whet eval run` and `whet train run` make them; or name yours: "
+                "whet view PATH"
+            )
+        return folders
+    if not path.is_dir():
+        return None
+    try:
+        source_at(path)
+    except RunError:
+        if find_sources(path):
+            return [path]
+        raise RunError(
+            f"{path}: no evaluation and no run in it, nor below it. Name the directory of one, its {RESULTS}, or a "
+            "folder with some."
+        ) from None
+    return None
+
+
 def find_sources(folder: Path) -> list[RunSource]:
     """The evaluations, training runs and searches below a folder, newest first.
 

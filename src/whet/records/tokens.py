@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from whet.records.entries import as_float
+from whet.system.terminal import NEWLINE
 
 Decode = Callable[[Sequence[int]], Sequence[str]]
 """From token ids to the text of each, "" where a character ends in a later one: `run_decoder` of
@@ -43,6 +44,14 @@ class Token:
     clipped: bool | None = None
     advantage: float | None = None  # of its turn alone; None: the rollout's
 
+    @property
+    def shown(self) -> list[str]:
+        """The text, in lines where it has several; its number without a tokenizer, `·` where it is no character."""
+        if self.text is None:
+            return [f"{self.id} "]
+        lines = (self.text or "·").replace("\r\n", "\n").split("\n")
+        return [*(f"{line}{NEWLINE}" for line in lines[:-1]), lines[-1]]
+
 
 @dataclass(frozen=True, slots=True)
 class TokenTurn:
@@ -53,6 +62,13 @@ class TokenTurn:
     branch: bool  # whether it left out something that the turn before had in its context
     tokens: list[Token]
     note: str | None = None  # why there are none
+
+    @property
+    def heading(self) -> str:
+        """What the turn adds, in a line."""
+        given = sum(not token.sampled for token in self.tokens)
+        text = f"turn {self.number}: {given} given, {len(self.tokens) - given} sampled, from token {self.start} on"
+        return f"{text}; a new branch: it left out some of the turn before" if self.branch else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +178,44 @@ LIKELY = (
 """From a probability on: its name, and the name of the style of a sampled token that was as likely."""
 
 
+UNLIKELY = math.log(0.1)
+"""The log probability below which a sampled token counts as unlikely."""
+LEGENDS = {
+    "advantage": "green: positive, made likelier by training; red: negative; struck: not trained on",
+    "ratio": "of the learner's probability to the sampler's: yellow beyond 0.8 to 1.25, red beyond 0.5 to 2; "
+    "underlined: clipped; struck: not trained on",
+    "version": "a colour for each policy version",
+}
+"""What the colours of a way to colour mean, other than by probability."""
+
+
 def likely_style(logprob: float | None) -> str:
     """The name of the style of a sampled token with this log probability; "" where it is not known."""
     if logprob is None or math.isnan(logprob):
         return ""
     probability = math.exp(min(0.0, logprob))
     return next(style for least, _, style in LIKELY if probability >= least)
+
+
+VERSIONS = 4
+"""Colours of policy versions."""
+
+
+def token_style(token: Token, by: Colouring, advantage: float | None) -> str:
+    """The name of the style of one token; `advantage`: the rollout's. "" where there is nothing to mark."""
+    if not token.sampled:
+        return "given"
+    if token.masked and by in ("advantage", "ratio"):
+        return "masked"
+    if by == "logprob":
+        return likely_style(token.logprob)
+    if by == "version":
+        return "" if token.version is None else f"version-{token.version % VERSIONS}"
+    if by == "advantage":
+        own = (advantage if token.advantage is None else token.advantage) or 0.0
+        return "up" if own > 0 else "down" if own < 0 else ""
+    far = "" if token.ratio is None or 0.8 <= token.ratio <= 1.25 else "off" if 0.5 <= token.ratio <= 2 else "far"
+    return " ".join(filter(None, [far, "clipped" if token.clipped else ""]))
 
 
 def colourings(view: TokenView) -> list[Colouring]:
@@ -203,3 +251,11 @@ def describe(token: Token, index: int, count: int, advantage: float | None) -> l
         words.append(f"ratio {token.ratio:.3f}")
     words += [name for name, is_so in (("masked", token.masked), ("clipped", token.clipped)) if is_so]
     return words
+
+
+def legend(by: Colouring) -> list[tuple[str, str]]:
+    """What the colours mean: texts, each with the name of its style."""
+    if by == "logprob":
+        scale = [part for _, name, style in LIKELY for part in ((name, style), ("  ", ""))]
+        return [(" colours", "bold"), (": probability of at least ", ""), *scale]
+    return [(" colours", "bold"), (f": {by}; {LEGENDS[by]}", "")]

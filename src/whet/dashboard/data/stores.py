@@ -190,7 +190,7 @@ def results_directory(directory: Path) -> Path:
 
 
 def _passed(source: RunSource) -> float:
-    from whet.viewer.listing import PASSED
+    from whet.records.listing import PASSED
 
     threshold = source.metadata.get("pass_threshold")
     return float(threshold) if isinstance(threshold, int | float) else PASSED

@@ -13,9 +13,10 @@ from whet.dashboard.call import Call, Number, RunId, Words
 from whet.dashboard.data.rollouts import ShownRollout, read_group
 from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.pages.rendering import PageRoute, address, render
-from whet.dashboard.pages.rollouts.table import origin, run_path
+from whet.dashboard.pages.rollouts.table import run_path
 from whet.gepa.text_diff import Piece, difference
 from whet.records import rollout_text
+from whet.records.columns import origin
 from whet.records.conversation import conversation
 from whet.records.heads import Head
 from whet.records.rollout_text import pieces

@@ -17,10 +17,11 @@ from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, address, render
 from whet.dashboard.pages.rollouts.query import Listed, ListQuery
-from whet.dashboard.pages.rollouts.table import origin, run_path
+from whet.dashboard.pages.rollouts.table import run_path
 from whet.dashboard.pages.rollouts.tokens import LEGEND, token_page
 from whet.errors import RunError
 from whet.records import rollout_text
+from whet.records.columns import origin
 from whet.records.conversation import conversation
 from whet.records.heads import Head
 from whet.records.rollout_text import details, number

@@ -10,11 +10,8 @@ from fastapi import Request
 
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import address, root_of
+from whet.records.columns import LARGEST_FIRST
 from whet.records.heads import Head, SortColumn, Variety
-from whet.records.rollout_text import part_name
-
-DOWNWARDS_FIRST = ("reward", "advantage", "input_tokens", "output_tokens", "turns", "duration", "size")
-"""Columns that the first click sorts downwards."""
 
 
 class RolloutColumn(NamedTuple):
@@ -81,7 +78,7 @@ def column_heads(
         chosen = column.sort is not None and column.sort == sort
         link = ""
         if column.sort is not None:
-            downwards = not descending if chosen else column.sort in DOWNWARDS_FIRST
+            downwards = not descending if chosen else column.sort in LARGEST_FIRST
             link = address(here, {**query, "sort": column.sort, "descending": "true" if downwards else ""})
         order = ("descending" if descending else "ascending") if chosen else ""
         yield ColumnHead(column.title, column.kind, link, order)
@@ -90,11 +87,3 @@ def column_heads(
 def run_path(request: Request, run: LibraryRun) -> str:
     """The path that the pages of a run are below."""
     return f"{root_of(request)}/runs/{run.id}"
-
-
-def origin(head: Head) -> str:
-    """Where in a run a rollout is from."""
-    task = "" if head.example_id is None else f"task {head.example_id}"
-    part = part_name(head, "step ") if head.part else ""
-    candidate = f"candidate {head.candidate}" if head.candidate else ""
-    return ", ".join(filter(None, [head.environment, task, part, head.sampling, candidate]))

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
-from rich.cells import cell_len
 from tokenizers import Tokenizer
 
 from whet.errors import ModelLoadError
@@ -21,13 +18,11 @@ from whet.records.tokens import (
     NO_TOKENS,
     NO_TURNS,
     Token,
-    TokenTurn,
-    TokenView,
     colourings,
     describe,
+    token_style,
     token_view,
 )
-from whet.viewer.widgets.tokens import colour, token_lines
 
 
 def letters(ids: Sequence[int]) -> list[str]:
@@ -134,26 +129,6 @@ def test_tokenizer_of_the_run_precedes_that_of_its_model(tmp_path: Path) -> None
     assert "".join(run_vocabulary(tmp_path, "nobody/has-this").texts([85, 66, 88])) == "vcy"
 
 
-TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=12)
-
-
-@given(TEXTS, st.integers(2, 40))
-@example(["e", "\u0301"], 2)  # a combining mark by itself takes no cells
-def test_every_token_is_in_lines_no_wider_than_the_window(texts: list[str], width: int) -> None:
-    tokens = [Token(number, text, sampled=True) for number, text in enumerate(texts)]
-    lines = token_lines(TokenView([TokenTurn(1, 0, False, tokens)], None), width)
-    assert {place for line in lines for place, _ in line.pieces} == set(range(len(texts)))
-    for line in lines:
-        assert sum(cell_len(text) for _, text in line.pieces) <= width
-        assert all(text.isprintable() for _, text in line.pieces)
-
-
-def test_lines_end_where_the_text_s_lines_end() -> None:
-    tokens = [Token(0, "a\n\n", sampled=False), Token(1, "b", sampled=True)]
-    lines = token_lines(TokenView([TokenTurn(1, 0, False, tokens)], None), 40)
-    assert [line.pieces for line in lines[1:-1]] == [((0, "a⏎"),), ((0, "⏎"),), ((1, "b"),)]
-
-
 def test_token_shows_known_values_of_training() -> None:
     turn: dict[str, Any] = {
         "prompt_ids": [1],
@@ -170,10 +145,12 @@ def test_token_shows_known_values_of_training() -> None:
     assert colourings(view) == ["logprob", "advantage", "ratio", "version"]
     assert "ratio 0.080" in describe(tokens[2], 2, 3, -0.5)
     assert "masked" in describe(tokens[2], 2, 3, -0.5)
-    assert colour(tokens[2], "ratio", -0.5).strike
-    assert colour(tokens[1], "advantage", -0.5).color is not None
-    assert colour(tokens[1], "version", None) != colour(tokens[2], "version", None)
-    assert colour(tokens[0], "logprob", None).dim
+    assert token_style(tokens[2], "ratio", -0.5) == "masked"
+    assert token_style(tokens[1], "advantage", -0.5) == "down"
+    assert [token_style(token, "version", None) for token in tokens] == ["given", "version-1", "version-2"]
+    assert [token_style(token, "logprob", None) for token in tokens] == ["given", "", ""]
+    far = Token(1, "x", sampled=True, ratio=0.08, clipped=True)
+    assert token_style(far, "ratio", None) == "far clipped"
 
 
 def test_advantage_of_a_turn_overrides_that_of_the_rollout() -> None:
@@ -182,4 +159,4 @@ def test_advantage_of_a_turn_overrides_that_of_the_rollout() -> None:
     _, first, _, second = view.tokens
     assert "advantage -0.500" in describe(first, 1, 4, -0.5)
     assert "advantage +3.000 (its turn's own)" in describe(second, 3, 4, -0.5)
-    assert colour(first, "advantage", -0.5) != colour(second, "advantage", -0.5)
+    assert [token_style(token, "advantage", -0.5) for token in (first, second)] == ["down", "up"]

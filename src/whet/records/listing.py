@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from whet.records.columns import LARGEST_FIRST, Shown
 from whet.records.heads import EVERY_ROLLOUT, Filter, Head, IndexProgress, ListTotals, Sort, SortColumn, Variety
-from whet.records.search import SearchFound
 from whet.records.sources import candidate_names
 from whet.records.store import Heads, Store
 
@@ -28,15 +28,9 @@ class Search:
 
     text: str
     found: set[int] = field(default_factory=set)  # numbers of rollouts
-    done: int = 0  # bytes
-    total: int = 1
+    done: float = 0.0  # share of the bytes
     running: bool = True
     cancelled: bool = False
-
-    def take(self, found: SearchFound) -> None:
-        """What has been found since the search began, and how far it is."""
-        self.found.update(found.numbers[len(self.found) :])
-        self.done, self.total = found.done, found.total
 
 
 class Listing:
@@ -65,6 +59,26 @@ class Listing:
         """Whether only some of the rollouts are listed."""
         return self.filter != EVERY_ROLLOUT
 
+    @property
+    def arrow(self) -> str:
+        """The direction of the order; "" in the file's order."""
+        return "" if self.sort.column == "file" else "↓" if self.sort.descending else "↑"
+
+    @property
+    def query(self) -> str:
+        """What was searched for; "" without a search."""
+        return self.search.text if self.search is not None else ""
+
+    @property
+    def current(self) -> Head | None:
+        """The rollout that the screens are at."""
+        return None if self.number is None else self.head(self.number)
+
+    def head(self, number: int) -> Head:
+        """A rollout; its candidate with number and verdict instead of its id, where these are known."""
+        head = self.store.head(number)
+        return replace(head, candidate=self.candidates.get(head.candidate, head.candidate)) if head.candidate else head
+
     def load(self) -> tuple[Heads, ListTotals, Variety]:
         """Load the list by the current filter and order. It takes some tenths of a second: call it in a thread."""
         self.candidates = candidate_names(self.store.source)
@@ -78,21 +92,17 @@ class Listing:
 
     def position(self) -> int:
         """The position of the current rollout in the list."""
-        at = None if self.number is None else self.heads.position(self.number)
-        return at or 0
+        return (None if self.number is None else self.heads.position(self.number)) or 0
 
     def step(self, by: int) -> int | None:
         """The rollout `by` positions further in the list; None beyond its end."""
         at = self.position() + by
         return self.heads.numbers[at] if 0 <= at < len(self.heads) else None
 
-    def head(self, number: int) -> Head:
-        return self.store.head(number)
-
     def sort_by(self, column: SortColumn) -> None:
         """Cycle through ascending, descending (first for numbers) and the file's order; go to the first rollout."""
         self.number = None
-        first = column in ("reward", "advantage", "input_tokens", "output_tokens", "turns", "duration", "size")
+        first = column in LARGEST_FIRST
         if self.sort.column != column:
             self.sort = Sort(column, descending=first)
         elif self.sort.descending == first:
@@ -102,8 +112,7 @@ class Listing:
 
     def next_reward_filter(self) -> None:
         """All, those that passed, those that did not."""
-        low: float | None = None
-        high: float | None = None
+        low = high = None
         if self.filter.reward_from is not None:
             high = math.nextafter(self.passed, -math.inf)  # the bounds of a filter are inclusive
         elif self.filter.reward_to is None:
@@ -115,34 +124,30 @@ class Listing:
         following = {None: True, True: False, False: None}
         self.filter = replace(self.filter, failed=following[self.filter.failed])
 
-    def only(self, column: Choosable, value: str | None) -> None:
-        """Only rollouts with this value in a column; all for None."""
-        change: dict[str, Any] = {column: value}
-        self.filter = replace(self.filter, **change)
+    def options(self, column: Choosable) -> list[tuple[str | None, list[Shown]]]:
+        """The values there are of a column, each with its name and number of rollouts, after None for all of them.
 
-    def choices(self, column: Choosable) -> dict[str, int]:
-        """The values there are of a column, with their numbers of rollouts; candidates in the order of proposal."""
+        Candidates are in the order of proposal.
+        """
         counts = self.store.counts(column)
-        if column != "candidate":
-            return counts
-        order = {id: int(name.partition(" ")[0]) for id, name in self.candidates.items()}
-        return {id: counts[id] for id in sorted(counts, key=lambda id: order.get(id, len(order)))}
+        numbers = {id: int(name.partition(" ")[0]) for id, name in self.candidates.items()}
+        values = sorted(counts, key=lambda id: numbers.get(id, len(numbers))) if column == "candidate" else list(counts)
+        named = [(value, self.candidates.get(value, value) or "(none)") for value in values]
+        return [
+            (None, [("all", "")]),
+            *((value, [(name, ""), (f"  {counts[value]:,}", "dim")]) for value, name in named),
+        ]
 
-    def candidate(self, id: str | None) -> str:
-        """A candidate's number and verdict; its id where that is not decided yet."""
-        return "" if id is None else self.candidates.get(id, id)
-
-    def toggle_group(self, number: int) -> None:
-        """Only the group of this rollout, or all groups again."""
-        group = None if self.filter.group is not None else self.head(number).group
+    def toggle_group(self) -> None:
+        """Only the group of the current rollout, or all groups again."""
+        head = self.current
+        group = head.group if head is not None and self.filter.group is None else None
         self.filter = replace(self.filter, group=group)
 
     def toggle_found(self) -> None:
         """Only what the search found, or everything again."""
-        numbers = None
-        if self.search is not None and self.filter.numbers is None:
-            numbers = frozenset(self.search.found)
-        self.filter = replace(self.filter, numbers=numbers)
+        found = self.search.found if self.search is not None else set[int]()
+        self.filter = replace(self.filter, numbers=frozenset(found) if self.filter.numbers is None else None)
 
     def start_again(self) -> None:
         """Drop all numbers of rollouts: they are void once the store's generation has grown."""
@@ -151,20 +156,21 @@ class Listing:
         self.heads = self.store.heads()
         self.number = self.heads[0].number if len(self.heads) else None
 
+    def only(self, column: Choosable, value: str | None) -> None:
+        """Only rollouts with this value in a column; all for None."""
+        change: dict[str, Any] = {column: value}
+        self.filter = replace(self.filter, **change)
+
     def clear(self) -> None:
-        self.filter, self.sort = Filter(), Sort()
-        self.number = None
+        """Every rollout again, in the file's order."""
+        self.filter, self.sort, self.number = Filter(), Sort(), None
 
     def next_match(self, by: int) -> int | None:
         """The next (or, with -1, the previous) rollout of the list that the search found, going round at the end."""
-        if self.search is None or not self.search.found:
-            return None
-        found, count, at = self.search.found, len(self.heads), self.position()
-        for distance in range(1, count + 1):
-            number = self.heads.numbers[(at + by * distance) % count]
-            if number in found:
-                return number
-        return None
+        found = self.search.found if self.search is not None else set[int]()
+        count, at = len(self.heads) if found else 0, self.position()
+        numbers = (self.heads.numbers[(at + by * distance) % count] for distance in range(1, count + 1))
+        return next((number for number in numbers if number in found), None)
 
     def filters(self) -> list[tuple[str, str]]:
         """(key, what it lets through) for every filter that is set."""
@@ -176,8 +182,49 @@ class Listing:
             ("s", f"stop: {chosen.stop_condition}" if chosen.stop_condition is not None else ""),
             ("v", f"environment: {chosen.environment}" if chosen.environment is not None else ""),
             ("p", f"part: {chosen.part}" if chosen.part is not None else ""),
-            ("p", f"candidate: {self.candidate(chosen.candidate)}" if chosen.candidate is not None else ""),
+            (
+                "p",
+                f"candidate: {self.candidates.get(chosen.candidate, chosen.candidate)}"
+                if chosen.candidate is not None
+                else "",
+            ),
             ("o", "one group" if chosen.group is not None else ""),
-            ("m", f"found: {self.search.text}" if chosen.numbers is not None and self.search is not None else ""),
+            ("m", f"found: {self.query}" if chosen.numbers is not None else ""),
         ]
         return [(key, text) for key, text in shown if text]
+
+    def counted(self) -> list[Shown]:
+        """How many rollouts are listed, what they come to, and how far the files are read."""
+        progress, totals = self.progress, self.totals
+        of = f" of {progress.rollouts:,}" if self.narrowed else ""
+        parts = [(f"{len(self.heads):,}{of} rollouts", "")]
+        if totals is not None and totals.mean_reward is not None:
+            parts += [(", reward ", ""), (f"{totals.mean_reward:.3f}", "bold")]
+        if totals is not None and totals.failed:
+            parts += [(", ", ""), (f"{totals.failed:,} failed", "bad")]
+        if totals is not None and totals.truncated:
+            parts += [(", ", ""), (f"{totals.truncated:,} truncated", "middling")]
+        if progress.damaged:
+            parts += [(", ", ""), (f"{progress.damaged:,} lines are no rollouts", "bad")]
+        if progress.failure:
+            parts.append((f"  {progress.failure}", "bad"))
+        elif not progress.complete:
+            share = progress.bytes_done / max(1, progress.bytes_total)
+            parts.append((f"  reading the file: {share:.0%}", "middling"))
+        return parts
+
+    def chosen(self) -> list[Shown]:
+        """The filters and the order."""
+        parts = [part for key, text in self.filters() for part in ((f" {key}", "bold"), (f" {text} ", ""))]
+        if self.arrow:
+            parts += [(" sorted", "bold"), (f" by {self.sort.column.replace('_', ' ')} {self.arrow}", "")]
+        return parts
+
+    def searched(self) -> list[Shown]:
+        """What was searched for, and how far the search is; nothing without one."""
+        search = self.search
+        if search is None:
+            return []
+        state = f"  searching: {search.done:.0%}, Esc stops" if search.running else ""
+        state = "  stopped" if search.cancelled else state
+        return [(" /", "bold"), (search.text, "name"), (f" in {len(search.found):,} rollouts", ""), (state, "middling")]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from whet.records.entries import RowToolCall
 from whet.records.heads import Head
 from whet.records.rollout_text import arguments_text, pieces
-from whet.viewer.widgets.conversation import CUT, KEPT, Folding, detail_lines, lay_out
+from whet.viewer.rollout import CUT, KEPT, conversation, detail_lines
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -33,8 +33,8 @@ HEAD = Head(
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON | st.lists(MESSAGE, max_size=3)), st.integers(4, 60))
 def test_a_row_of_any_shape_is_shown(row: dict[str, Any], width: int) -> None:
-    shown = lay_out(pieces(row), width, Folding(), query="a").lines + detail_lines(row, HEAD, 0.5, width)
-    assert [line for line in shown if not line.text.isprintable()] == []
+    shown = conversation(pieces(row), width, set(), "a") + detail_lines(row, HEAD, 0.5, width)
+    assert [line for line in shown if not line.plain.isprintable()] == []
 
 
 def test_arguments_are_one_a_line_and_long_text_under_its_name() -> None:
@@ -47,16 +47,16 @@ def test_arguments_are_one_a_line_and_long_text_under_its_name() -> None:
 
 def test_a_piece_that_is_too_long_is_cut_and_counted() -> None:
     row = {"completion": [{"role": "assistant", "content": "\n".join(["x"] * (CUT + 1))}]}
-    made = lay_out(pieces(row), 40, Folding())
-    assert len(made.lines) == 1 + KEPT + 1
-    assert made.lines[-1].text.strip() == f"show all {2 * CUT + 1} characters"
-    assert len(lay_out(pieces(row), 40, Folding(whole={"completion.0"})).lines) == 1 + CUT + 1
+    lines = conversation(pieces(row), 40, set())
+    assert len(lines) == 1 + KEPT + 1
+    assert lines[-1].plain.strip() == f"show all {2 * CUT + 1} characters"
+    assert len(conversation(pieces(row), 40, {"completion.0"})) == 1 + CUT + 1
 
 
 def test_what_was_searched_for_is_neither_folded_nor_cut() -> None:
     message = {"role": "assistant", "content": "x\n" * 100 + "needle", "reasoning_content": "a needle too"}
-    made = lay_out(pieces({"completion": [message]}), 40, Folding(), query="NEEDLE")
-    assert sum(style == "match" for line in made.lines for _, style in line.spans) == 2
+    lines = conversation(pieces({"completion": [message]}), 40, set(), "NEEDLE")
+    assert sum(span.style == "match" for line in lines for span in line.spans) == 2
 
 
 @pytest.mark.parametrize("completion", ["just text", [{"role": "assistant", "content": "just text"}]])

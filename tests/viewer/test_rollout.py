@@ -1,4 +1,4 @@
-"""One rollout to read."""
+"""One rollout to read, and a group side by side."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def test_a_piece_is_walked_to_and_opened_by_itself(talk: Path, drive: Fixture) -
     async def steps(driver: Any) -> None:
         await driver.sees("2 rollouts")
         await driver.type("enter")
-        await driver.sees("▌user")
+        await driver.sees("▸ reasoning")
         await driver.type("tab", "tab", "enter")
-        await driver.sees("▌▾ reasoning", "I should run it.")
-        await driver.type("shift+tab", "enter")
-        await driver.sees("▌assistant")
+        await driver.sees("▾ reasoning", "I should run it.")
+        await driver.type("shift+tab", "tab", "enter")
+        await driver.sees("▸ reasoning", without="I should run it.")
 
     drive(talk, steps)
 
@@ -111,9 +111,9 @@ def test_details_say_rewards_metrics_tokens_and_times(talk: Path, drive: Fixture
     async def steps(driver: Any) -> None:
         await driver.sees("2 rollouts")
         await driver.type("enter")
-        await driver.sees("reward  1.000", "exact_match  1.000", "input tokens  12", "total  1.5 s")
+        await driver.sees("rollout 1 of 2")
         await driver.type("i")
-        await driver.sees("rollout 1 of 2", without="exact_match")
+        await driver.sees("reward  1.000", "exact_match  1.000", "input tokens  12", "total  1.5 s")
 
     drive(talk, steps, size=(110, 40))
 
@@ -175,3 +175,55 @@ def test_a_line_that_is_too_long_to_read_whole_says_what_is_left_out(
         await driver.sees("bytes of it are not shown", "word word")
 
     drive(path, steps)
+
+
+def test_a_group_stands_side_by_side_with_its_differences_of_reward(
+    evaluation: Fixture, rollout: Fixture, drive: Fixture
+) -> None:
+    path = evaluation([rollout(0, 1.0, "left answer"), rollout(0, 0.0, "right answer"), rollout(1, 1.0, "other task")])
+
+    async def steps(driver: Any) -> None:
+        await driver.sees("3 rollouts")
+        await driver.type("g")
+        text = await driver.sees(
+            "group of arithmetic, task 0", "2 rollouts, reward 0.500 from 0.000 to 1.000", "left answer"
+        )
+        assert "other task" not in text
+        assert "+0.500" in driver.line("-0.500")
+        assert "right answer" in driver.line("left answer")
+        await driver.type("right", "enter")
+        await driver.sees("rollout 2 of 3", "right answer")
+
+    drive(path, steps)
+
+
+def test_columns_scroll_together(evaluation: Fixture, rollout: Fixture, drive: Fixture) -> None:
+    def lines(name: str, count: int) -> str:
+        return "\n".join(f"{name} {number}" for number in range(count))
+
+    path = evaluation([rollout(0, 1.0, lines("left", 200)), rollout(0, 0.0, lines("right", 60))])
+
+    async def steps(driver: Any) -> None:
+        await driver.sees("2 rollouts")
+        await driver.type("g")
+        await driver.sees("left 1", "right 1")
+        await driver.type("pagedown")
+        await driver.sees("left 30", "right 30", without="left 1 ")
+        assert "right 30" in driver.line("left 30")
+        await driver.type("end")
+        await driver.sees("left 199", without="right")
+
+    drive(path, steps)
+
+
+def test_group_scrolls_to_the_chosen_rollout(evaluation: Fixture, rollout: Fixture, drive: Fixture) -> None:
+    path = evaluation([rollout(0, 1.0, f"answer {number}") for number in range(8)])
+
+    async def steps(driver: Any) -> None:
+        await driver.sees("8 rollouts")
+        await driver.type("g")
+        await driver.sees("1-2 of 8 rollouts", "answer 0", "answer 1", without="answer 2")
+        await driver.type("right", "right", "right")
+        await driver.sees("3-4 of 8 rollouts", "answer 2", "answer 3", without="answer 1")
+
+    drive(path, steps, size=(80, 24))

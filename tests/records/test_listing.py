@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from whet.records.heads import Filter, Sort
+from whet.records.listing import Listing, Search
 from whet.records.store import open_store
-from whet.viewer.listing import Listing, Search
 
 Fixture = Callable[..., Any]
 
@@ -55,7 +55,8 @@ def test_the_list_ends_at_both_ends(listing: Listing) -> None:
 
 
 def test_only_a_group_and_then_all_again(listing: Listing) -> None:
-    listing.toggle_group(4)
+    listing.number = 4
+    listing.toggle_group()
     assert list(listing.load()[0].numbers) == [3, 4, 5]
-    listing.toggle_group(4)
+    listing.toggle_group()
     assert len(listing.load()[0]) == 6

@@ -14,8 +14,8 @@ import pytest
 
 from whet.errors import RunError
 from whet.records.directory import RESULTS
+from whet.records.export import LONGEST, markdown, save, save_instead, suggested_name, visible, why_not
 from whet.records.store import open_store
-from whet.viewer.export import LONGEST, markdown, save, save_instead, suggested_name, visible, why_not
 
 ROW: dict[str, Any] = {
     "example_id": 3,
@@ -95,38 +95,43 @@ def run(evaluation: Fixture, rollout: Fixture) -> Path:
 
 def test_lines_are_exported_as_they_stand_in_the_file(run: Path, tmp_path: Path) -> None:
     with open_store(run) as store:
-        assert save(store, [1, 0, 2], "jsonl", tmp_path / "x.jsonl") == (2, 1)
+        assert save(store, [1, 0, 2], tmp_path / "x.jsonl") == (2, 1)
     lines = (run / RESULTS).read_text().splitlines()
     assert (tmp_path / "x.jsonl").read_text().splitlines() == [lines[1], lines[0]]
 
 
 def test_markdown_has_every_rollout(run: Path, tmp_path: Path) -> None:
     with open_store(run) as store:
-        assert save(store, [0, 1], "md", tmp_path / "x.md") == (2, 0)
+        assert save(store, [0, 1], tmp_path / "x.md") == (2, 0)
     assert re.findall(r"# Rollout|one|two", (tmp_path / "x.md").read_text()) == ["# Rollout", "one", "# Rollout", "two"]
 
 
 def test_a_file_that_exists_is_never_written_over(run: Path, tmp_path: Path) -> None:
     (tmp_path / "x.md").write_text("mine")
     with open_store(run) as store, pytest.raises(RunError, match="exists already; give another name"):
-        save(store, [0], "md", tmp_path / "x.md")
+        save(store, [0], tmp_path / "x.md")
     assert (tmp_path / "x.md").read_text() == "mine"
+
+
+def test_a_file_of_another_kind_is_refused(run: Path, tmp_path: Path) -> None:
+    with open_store(run) as store, pytest.raises(RunError, match=r"ends in .md .* or in .jsonl"):
+        save(store, [0], tmp_path / "x.csv")
 
 
 def test_an_export_that_is_stopped_or_fails_leaves_nothing(run: Path, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     with open_store(run) as store:
-        assert save(store, [0, 1], "md", tmp_path / "x.md", stopped=lambda: True) == (0, 0)
+        assert save(store, [0, 1], tmp_path / "x.md", stopped=lambda: True) == (0, 0)
         with pytest.raises(RunError, match="cannot be written"):
-            save(store, [0], "md", tmp_path / "nowhere" / "x.md")
+            save(store, [0], tmp_path / "nowhere" / "x.md")
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_the_suggested_name_is_good_for_every_file_system(evaluation: Fixture, rollout: Fixture) -> None:
     path = evaluation([rollout(0, 1.0)], name="who's: it?")
     with open_store(path) as store:
-        assert suggested_name(store, 0, "md") == "who-s-it-rollout-1.md"
-        assert suggested_name(store, None, "jsonl") == "who-s-it-rollouts.jsonl"
+        assert suggested_name(store, [0]) == "who-s-it-rollout-1.md"
+        assert suggested_name(store, [0, 1]) == "who-s-it-rollouts.jsonl"
 
 
 def test_text_too_long_for_the_clipboard_goes_to_a_private_file() -> None:
@@ -150,8 +155,7 @@ def test_y_copies_to_the_clipboard_and_x_writes_a_file(run: Path, terminals: Any
     assert sent is not None
     assert "question 0" in base64.b64decode(sent[1]).decode()
     terminal.send("x")
-    terminal.wait_for("all 3 listed, as they stand in the file")
-    terminal.send("4")
+    terminal.wait_for("Write all 3 rollouts listed")
     terminal.wait_for("one-rollouts.jsonl")
     terminal.send("\r")
     terminal.wait_for("left out", 20)

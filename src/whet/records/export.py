@@ -13,15 +13,13 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from whet.errors import RunError
 from whet.messages import readable_text
 from whet.records.entries import tool_calls
 from whet.records.store import Store
 
-Form = Literal["md", "jsonl"]
-STEP = 50  # rollouts between two reports of progress
 LONGEST = 74_994
 """Characters of base64 that terminals take at most: xterm's limit, which others have copied."""
 WITHOUT = {"linux", "dumb", "vt100", "vt220"}
@@ -111,43 +109,41 @@ def _code(text: str) -> str:
     return f"{fence}{pad}{shown}{pad}{fence}"
 
 
-def suggested_name(store: Store, number: int | None, form: Form) -> str:
-    """A name for the file, of characters that every file system takes; `number` is None for a list."""
-    source = store.source
-    words = [Path(source.path).stem, "rollouts" if number is None else f"rollout-{number + 1}"]
-    return re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(words)).strip("-.") + f".{form}"
+def suggested_name(store: Store, numbers: Sequence[int]) -> str:
+    """A name for the file of these rollouts, of characters that every file system takes; one is for people to read."""
+    what, form = (f"rollout-{numbers[0] + 1}", "md") if len(numbers) == 1 else ("rollouts", "jsonl")
+    return re.sub(r"[^A-Za-z0-9._]+", "-", f"{Path(store.source.path).stem}-{what}").strip("-.") + f".{form}"
 
 
 def save(
     store: Store,
     numbers: Sequence[int],
-    form: Form,
     path: Path,
     *,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[int, int]:
     """Write these rollouts to a new file; (how many there are in it, how many lines were no rollouts and left out).
 
-    The file appears once all is written, and not at all where `stopped` returns true. Raises `RunError`
-    for a file that exists, and where it cannot be written.
+    The ending of its name says how: as Markdown (.md), or as the lines of the results (.jsonl). The file appears once
+    all is written, and not at all where `stopped` returns true. Raises `RunError` for a file that exists, for another
+    ending, and where it cannot be written.
     """
     path = path.expanduser()
+    if path.suffix not in (".md", ".jsonl"):
+        raise RunError(f"{path}: give a name that ends in .md (for people) or in .jsonl (the lines of the results).")
     if path.exists():
         raise RunError(f"{path} exists already; give another name.")
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     written = left_out = 0
     try:
         with partial.open("x", encoding="utf-8", errors="backslashreplace") as file:
-            for at, number in enumerate(numbers):
+            for number in numbers:
                 if stopped():
                     return 0, 0
-                if at % STEP == 0:
-                    on_progress(at, len(numbers))
                 if store.head(number).problem is not None:
                     left_out += 1
                     continue
-                file.writelines(_text(store, number, form, first=written == 0))
+                file.writelines(_text(store, number, path.suffix, first=written == 0))
                 written += 1
         os.replace(partial, path)
     except OSError as error:
@@ -157,8 +153,8 @@ def save(
     return written, left_out
 
 
-def _text(store: Store, number: int, form: Form, *, first: bool) -> Iterator[str]:
-    if form == "jsonl":
+def _text(store: Store, number: int, suffix: str, *, first: bool) -> Iterator[str]:
+    if suffix == ".jsonl":
         yield store.text(number, store.head(number).size) + "\n"
         return
     if not first:

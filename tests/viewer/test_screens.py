@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from textual.css.query import NoMatches
 
-from whet.viewer.screens.rollouts import RolloutsScreen
-from whet.viewer.widgets.panes import Bar
+from whet.viewer.app import RolloutsScreen
+from whet.viewer.widgets import Bar
 
 Fixture = Any
 
@@ -29,7 +29,7 @@ def test_work_of_a_left_screen_ends(evaluation: Fixture, rollout: Fixture, drive
             screen.query_one(Bar)
             reached.append("after")
 
-        await screen.while_here(tells_it_too_late())
+        await screen.while_here(tells_it_too_late)
         await driver.sees("1 below")
 
     drive(tmp_path, steps)
@@ -49,6 +49,6 @@ def test_missing_widget_of_a_shown_screen_raises(
             screen.query_one("#nowhere")
 
         with pytest.raises(NoMatches):
-            await screen.while_here(looks_for_what_never_was())
+            await screen.while_here(looks_for_what_never_was)
 
     drive(tmp_path, steps)

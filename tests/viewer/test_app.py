@@ -37,7 +37,7 @@ def test_evaluations_and_runs_are_listed_and_opened(
 def test_a_run_that_begins_meanwhile_comes_into_the_list(
     evaluation: Fixture, rollout: Fixture, drive: Fixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whet.viewer.screens.runs.AGAIN", 0.01)
+    monkeypatch.setattr("whet.viewer.app.AGAIN", 0.01)
     evaluation([rollout(0, 1.0)])
 
     async def steps(driver: Any) -> None:

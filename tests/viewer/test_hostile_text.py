@@ -107,7 +107,7 @@ def test_nothing_but_the_viewer_s_own_sequences_reaches_the_terminal(
     terminal.send("\r")
     terminal.wait_for("rollout 1 of 1")
     terminal.send("g")
-    terminal.wait_for("group of task")
+    terminal.wait_for("group of")
     terminal.send("q")
     assert terminal.wait() == 0
     assert b"\x1b]52" not in terminal.raw

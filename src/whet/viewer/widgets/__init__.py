@@ -1,1 +1,0 @@
-"""What the viewer's screens are made of."""
