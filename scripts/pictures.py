@@ -118,19 +118,20 @@ async def screen_of_viewer(results: Path) -> str:
         return app.export_screenshot(title="whet view")
 
 
-def top_of_report(page: str, width: int = 1000, height: int = 780) -> str:
+def top_of_report(page: str, width: int = 1000, height: int = 780, until: str = "Best rollouts") -> str:
     """The beginning of report.html as a picture: the page itself, without its script, inside an SVG."""
     style = page.partition("<style>")[2].partition("</style>")[0].replace("body {", ".page {")
     space = 'xmlns="http://www.w3.org/2000/svg"'
     body = (
         page.partition('<main class="page">')[2]
-        .partition('<section class="stack"><h2>Best rollouts')[0]
+        .partition(f'<section class="stack"><h2>{until}')[0]
         .replace("<svg ", f"<svg {space} ")
     )
+    size = f'width="{width}" height="{height}"'
+    box = f'xmlns="http://www.w3.org/1999/xhtml" style="height: {height}px; overflow: hidden"'
     return (
-        f'<svg {space} viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
-        f'<foreignObject width="{width}" height="{height}"><div xmlns="http://www.w3.org/1999/xhtml" class="page" '
-        f'style="height: {height}px; overflow: hidden"><style>{style}</style>{body}</div></foreignObject></svg>\n'
+        f'<svg {space} viewBox="0 0 {width} {height}" {size}><foreignObject {size}><div {box}>'
+        f'<style><![CDATA[{style}]]></style><div class="page">{body}</div></div></foreignObject></svg>\n'
     )
 
 

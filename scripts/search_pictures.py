@@ -16,13 +16,14 @@ from typing import Any
 from rich.console import RenderableType
 
 from pictures import HEIGHT, ROOT, WIDTH, recorder, save, top_of_report, working_folder
+from whet.display.page.rendering import document
 from whet.gepa.live.progress import SearchProgress
 from whet.gepa.live.view import KEYS
 from whet.gepa.live.views import live_view
 from whet.gepa.options import load_config
 from whet.gepa.records.stored import open_search
 from whet.gepa.report.data import read_report
-from whet.gepa.report.page import page
+from whet.gepa.report.page import TEMPLATE, values
 from whet.gepa.run import run_search
 from whet.gepa.types import Scored
 
@@ -72,8 +73,9 @@ def main() -> None:
         console = recorder()
         console.print(observer.shown)
         save(console.export_svg(title="whet gepa run planted -m policy -M reflection -B 800"), "gepa-live")
-        report = page(read_report(open_search(outcome.directory)))
-        save(top_of_report(report.replace(str(ROOT) + "/", ""), height=1080, until="<h2>Accepted"), "gepa-report")
+        search = open_search(outcome.directory)
+        report = document(TEMPLATE, search.title, values(read_report(search)))
+        save(top_of_report(report.replace(str(ROOT) + "/", ""), height=1080, until="Accepted"), "gepa-report")
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def document(template: str, title: str, values: Mapping[str, Any], *, curves: bo
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'"
     body = fragment(template, **values)
     tags = {"style": Markup(f"<style>{style}</style>"), "script": Markup(f'<script type="module">{script}</script>')}
-    return fragment("document.html", title=title, policy=policy, body=body, **tags)
+    return str(fragment("document.html", title=title, policy=policy, body=body, **tags))
 
 
 @cache
