@@ -4,6 +4,6 @@ library.py     which runs there are and which of them a viewer may see; the serv
 folders.py     the library of plain directories
 data/          what a page or a program gets to know of a run, as JSON-able values, with caches that are bounded
 routes.py      the HTTP routes of that data, once below /api/v1 and once below /data
-pages/         the pages, one file for each subject; templates/ and static/ are theirs
+pages/         the pages, one file for each subject; templates/ are theirs, what reports have too is in display/page
 app.py         joins routes and pages for any library; serve.py: `whet dashboard`
 """

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from whet.display.page.rendering import document
-from whet.records.report import write_page
-from whet.rl.report.page import TEMPLATE, values
-from whet.rl.report.png import write_png
-
 
 def write_report(run_directory: Path) -> Path:
     """Write `report.html` and `reward.png` and return the path of the first. `RunError` where there is no run."""
-    from whet.rl.doctor import diagnose  # which reads runs by this package
+    # The doctor reads runs by this package, and servers import its figures alone.
+    from whet.display.page.rendering import document
+    from whet.records.report import write_page
+    from whet.rl.doctor import diagnose
     from whet.rl.doctor.reading import read_record
+    from whet.rl.report.page import TEMPLATE, values
+    from whet.rl.report.png import write_png
 
     record = read_record(run_directory, verify=False)
     run = record.data
