@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.display.histogram import FEW_VALUES, MOST_BINS, Bin, Histogram, histogram
+from whet.display.histogram import FEW_VALUES, MOST_BINS, Bin, HistogramBars, histogram
 from whet.display.page.rendering import templates
 
 
@@ -23,7 +23,7 @@ def test_every_value_is_in_one_bin_that_holds_it(values: list[float]) -> None:
     assert bins[0].low <= min(values) + slack
     assert bins[-1].high >= max(values) - slack
     assert len(bins) <= 2 * MOST_BINS + 2
-    drawn = templates().get_template("drawings.html").module.bars(Histogram(bins), "t", 400, 200)  # type: ignore[attr-defined]
+    drawn = templates().get_template("drawings.html").module.bars(HistogramBars(bins), "t", 400, 200)  # type: ignore[attr-defined]
     assert str(drawn).count("<rect") == len(bins)
 
 

@@ -22,7 +22,7 @@ from whet.dashboard.call import (
     json_answer,
 )
 from whet.dashboard.data import facts
-from whet.dashboard.data.checkpoints import Archive, archive, checkpoints, is_written
+from whet.dashboard.data.checkpoints import TarStream, archive, checkpoints, is_written
 from whet.dashboard.data.comparing import compare
 from whet.dashboard.data.files import log_lines
 from whet.dashboard.data.rollouts import (
@@ -234,7 +234,7 @@ def get_archive(call: Call, run: RunId, step: Step, what: What = "checkpoint") -
     return StreamingResponse(_sent(made, until_sent), media_type="application/x-tar", headers=headers)
 
 
-def _sent(made: Archive, until: ExitStack) -> Iterator[bytes]:
+def _sent(made: TarStream, until: ExitStack) -> Iterator[bytes]:
     with until:
         yield from made.chunks
 

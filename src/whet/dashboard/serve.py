@@ -12,7 +12,7 @@ from pydantic import Field
 
 from whet.config import Option, StrictModel
 from whet.errors import ConfigError
-from whet.gateway.guard import Guard, Hosts
+from whet.gateway.guard import GatewayGuard, Hosts
 from whet.gateway.serve import address_of, answer, listen
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def serve(config: DashboardConfig, on_ready: Callable[[str], None]) -> None:
     from whet.gateway.patience import PatientConnection
 
     data = DashboardData(FolderLibrary(folders_of(config)))
-    guarded = Guard(create_app(data, Site()), Hosts.of(config.host, config.allow_host), _refuse)
+    guarded = GatewayGuard(create_app(data, Site()), Hosts.of(config.host, config.allow_host), _refuse)
     with contextlib.closing(data), listen(config.host, config.port) as listening:
         asyncio.run(answer(guarded, listening, PatientConnection, lambda: on_ready(address_of(listening)), 1))
 

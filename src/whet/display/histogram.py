@@ -48,7 +48,7 @@ def histogram(values: Sequence[float]) -> list[Bin]:
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class HistogramBars:
     """Bars of equal width."""
 
     bins: Sequence[Bin]

@@ -44,7 +44,7 @@ from whet.errors import (
 from whet.gateway.access import Access, OneKey, Visitor
 from whet.gateway.adapters import Adapters
 from whet.gateway.bodies import Bodies
-from whet.gateway.guard import Guard, Hosts
+from whet.gateway.guard import GatewayGuard, Hosts
 from whet.gateway.interfaces import anthropic_messages, openai_chat, openai_completions, openai_responses
 from whet.gateway.sessions import Sessions
 from whet.gateway.streams import EventStream, unless_gone
@@ -99,7 +99,7 @@ class Gateway:
                 routes.append(Route(path, self._endpoint(path, interface), methods=["POST"]))
             routes.append(Route(f"/sessions/{{session}}{path}", self._endpoint(path, interface), methods=["POST"]))
         answering = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
-        guarded = Guard(answering, hosts or Hosts(), lambda scope, error: _refusal(scope["path"], error))
+        guarded = GatewayGuard(answering, hosts or Hosts(), lambda scope, error: _refusal(scope["path"], error))
         self.app: ASGIApp = answering if sessions_only else guarded
 
     def _endpoint(self, path: str, interface: Interface) -> Callable[[Request], Awaitable[HttpResponse]]:

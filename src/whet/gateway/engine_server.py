@@ -31,7 +31,7 @@ from whet.inference.remote.engine_wire import (
     BODIES,
     KEY_HEADER,
     EngineCompletionBody,
-    Facts,
+    EngineFacts,
     answer_of,
     failure_of,
 )
@@ -82,7 +82,7 @@ class EngineServer:
 
     async def _facts(self, _: None) -> dict[str, Any]:
         engine, stats = self._engine, self._engine.stats
-        return Facts(
+        return EngineFacts(
             version=engine.version,
             max_context=engine.max_context,
             generated_tokens=stats.generated_tokens,

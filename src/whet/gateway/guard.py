@@ -52,7 +52,7 @@ class Hosts:
         return address.is_loopback or self.any_address or name in self.names
 
 
-class Guard:
+class GatewayGuard:
     """Passes requests to `app`, and answers those that it refuses with `refuse(scope, error)`."""
 
     def __init__(self, app: ASGIApp, hosts: Hosts, refuse: Callable[[Scope, RequestError], ASGIApp]) -> None:

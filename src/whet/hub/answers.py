@@ -33,34 +33,34 @@ ScopeName = Annotated[
 RoleName = Annotated[str, BeforeValidator(lambda role: Role(role).name.lower() if isinstance(role, int) else role)]
 
 
-class Answer(BaseModel):
+class ResponseModel(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
 
-class Page(Answer, Generic[T]):
+class Page(ResponseModel, Generic[T]):
     """A part of a list; `next` is the cursor of the part after it."""
 
     items: list[T]
     next: str | None
 
 
-class Health(Answer):
+class Health(ResponseModel):
     status: Literal["ok"]
     version: str
 
 
-class MembershipAnswer(Answer):
+class MembershipAnswer(ResponseModel):
     owner: str
     role: RoleName
 
 
-class OwnToken(Answer):
+class OwnToken(ResponseModel):
     id: str
     name: str
     expires_at: Moment
 
 
-class Identity(Answer):
+class Identity(ResponseModel):
     """Who the token of a request is of."""
 
     user: str
@@ -70,7 +70,7 @@ class Identity(Answer):
     owners: list[MembershipAnswer]
 
 
-class ActionState(Answer):
+class ActionState(ResponseModel):
     id: str
     state: Literal["queued", "running", "passed", "failed"]
 
@@ -85,7 +85,7 @@ class ActionAnswer(ActionState):
     finished_at: Moment | None
 
 
-class FileAnswer(Answer):
+class FileAnswer(ResponseModel):
     kind: Literal["wheel", "sdist"]
     filename: str
     size: int
@@ -93,12 +93,12 @@ class FileAnswer(Answer):
     url: str
 
 
-class Yanked(Answer):
+class Yanked(ResponseModel):
     reason: str | None
     at: Moment
 
 
-class VersionAnswer(Answer):
+class VersionAnswer(ResponseModel):
     """One version of an environment."""
 
     id: str
@@ -121,7 +121,7 @@ class VersionAnswer(Answer):
     action: ActionState | None
 
 
-class EnvironmentAnswer(Answer):
+class EnvironmentAnswer(ResponseModel):
     """An environment and its newest version."""
 
     id: str
@@ -135,7 +135,7 @@ class EnvironmentAnswer(Answer):
     latest: str | None
 
 
-class PushFile(Answer):
+class PushFile(ResponseModel):
     kind: Literal["wheel", "sdist"]
     filename: str
     size: int
@@ -144,7 +144,7 @@ class PushFile(Answer):
     url: str
 
 
-class PushAnswer(Answer):
+class PushAnswer(ResponseModel):
     """A push: what the hub has of it, and the version once it is committed."""
 
     id: str
@@ -157,11 +157,11 @@ class PushAnswer(Answer):
     findings: list[Any]
 
 
-class UploadAnswer(Answer):
+class UploadAnswer(ResponseModel):
     offset: int
 
 
-class DeviceCodeAnswer(Answer):
+class DeviceCodeAnswer(ResponseModel):
     device_code: str
     user_code: str
     verification_uri: str
@@ -170,7 +170,7 @@ class DeviceCodeAnswer(Answer):
     interval: float
 
 
-class DecisionAnswer(Answer):
+class DecisionAnswer(ResponseModel):
     """What became of a login that waited for approval."""
 
     client: str
@@ -178,19 +178,19 @@ class DecisionAnswer(Answer):
     state: Literal["approved", "denied"]
 
 
-class LoginAnswer(Answer):
+class LoginAnswer(ResponseModel):
     token: str
     scope: ScopeName
     expires_at: Moment
     user: str
 
 
-class ContentEntry(Answer):
+class ContentEntry(ResponseModel):
     path: str
     size: int
 
 
-class SecretAnswer(Answer):
+class SecretAnswer(ResponseModel):
     """A secret, whose value is never returned."""
 
     name: str
@@ -207,7 +207,7 @@ class KeyAnswer(SecretAnswer):
     value: str | None = None
 
 
-class UserAnswer(Answer):
+class UserAnswer(ResponseModel):
     name: str
     is_admin: bool
     disabled: bool = False
@@ -219,17 +219,17 @@ class NewUserAnswer(UserAnswer):
     token: str
 
 
-class OrganisationAnswer(Answer):
+class OrganisationAnswer(ResponseModel):
     name: str
     kind: Literal["organisation"]
 
 
-class MemberAnswer(Answer):
+class MemberAnswer(ResponseModel):
     user: str
     role: RoleName
 
 
-class TokenAnswer(Answer):
+class TokenAnswer(ResponseModel):
     id: str
     name: str
     scope: ScopeName
@@ -244,7 +244,7 @@ class NewTokenAnswer(TokenAnswer):
     token: str
 
 
-class AuditAnswer(Answer):
+class AuditAnswer(ResponseModel):
     """One entry of the audit log."""
 
     number: int
@@ -257,7 +257,7 @@ class AuditAnswer(Answer):
     hash: str
 
 
-class AuditVerification(Answer):
+class AuditVerification(ResponseModel):
     intact: bool
     entries: int
     first_broken: int | None

@@ -27,7 +27,7 @@ from whet.rl.data.lengths import Lengths
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.protocol import offloading_learner
 from whet.rl.loop.evaluation import HeldOutEvaluation
-from whet.rl.loop.group import GroupFilter, Source
+from whet.rl.loop.group import BatchSource, GroupFilter
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv, environment_workers
 from whet.rl.loop.orchestrator import Orchestrator
 from whet.rl.loop.rollout_buffer import PARTS, Lead, RolloutBuffer
@@ -105,7 +105,7 @@ class ReinforcementRun(TrainingRun):
     client: PolicyClient
     lengths: Lengths
     backend: Backend
-    source: Source = field(init=False)
+    source: BatchSource = field(init=False)
     shaper: RewardShaper = field(init=False)
     workers: WorkerPool | None = None
 
@@ -189,7 +189,7 @@ class ReinforcementRun(TrainingRun):
     def _next_command(self, weights: Path) -> str:
         return f"whet eval run {shlex.quote(self.config.env[0].id)} -m {weights}"
 
-    def make_source(self) -> Source:
+    def make_source(self) -> BatchSource:
         """Where batches come from: one after the other, or all the time."""
         config = self.config
         runner = GroupRunner(

@@ -87,7 +87,7 @@ class Driver:
                 other.cancel()
 
 
-class Runner(Protocol):
+class JobRunner(Protocol):
     """Runs the jobs of several sources, of each as many rollouts at once as it allows."""
 
     async def __aenter__(self) -> Self: ...
@@ -114,7 +114,7 @@ class Runner(Protocol):
 
 
 class LocalRunner:
-    """Runs jobs in this process, for evaluations that are not large; a `Runner`."""
+    """Runs jobs in this process, for evaluations that are not large; a `JobRunner`."""
 
     def __init__(self, sources: Sequence[JobSource], parts: Parts, sink: Sink) -> None:
         self._sources, self._parts, self._sink = sources, parts, sink

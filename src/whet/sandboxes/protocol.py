@@ -158,7 +158,7 @@ class Process(Protocol):
         ...
 
 
-class Job(Protocol):
+class CommandJob(Protocol):
     """A command that runs in the background with its output collected."""
 
     @property
@@ -212,7 +212,7 @@ class Sandbox(Protocol):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
-    ) -> Job:
+    ) -> CommandJob:
         """Run a command in the background; without a time-out it may run for the sandbox's lifetime."""
         ...
 

@@ -6,10 +6,10 @@ from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from whet.hub.answers import Answer, Moment
+from whet.hub.answers import Moment, ResponseModel
 
 
-class InstalledAnswer(Answer):
+class InstalledAnswer(ResponseModel):
     """An environment that the service's own Python has."""
 
     id: str
@@ -17,7 +17,7 @@ class InstalledAnswer(Answer):
     content: str | None = None
 
 
-class ServiceAnswer(Answer):
+class ServiceAnswer(ResponseModel):
     version: str
     environments: list[InstalledAnswer] = Field(default_factory=list)
     models: list[str] = Field(default_factory=list)
@@ -25,7 +25,7 @@ class ServiceAnswer(Answer):
     free_cores: float | None = None  # on the runner that has most now
 
 
-class SubmittedRun(Answer):
+class SubmittedRun(ResponseModel):
     """A run, with whatever else the service says of it."""
 
     model_config = ConfigDict(extra="allow")
@@ -51,7 +51,7 @@ class SubmittedRun(Answer):
         return self.model_dump(mode="json")
 
 
-class DeploymentHealth(Answer):
+class DeploymentHealth(ResponseModel):
     """One deployment in the memory of the process that serves."""
 
     loaded: bool = False
@@ -62,7 +62,7 @@ class DeploymentHealth(Answer):
     last_error_at: float | None = None
 
 
-class DeploymentAnswer(Answer):
+class DeploymentAnswer(ResponseModel):
     id: str
     owner: str
     user: str
@@ -82,7 +82,7 @@ class DeploymentAnswer(Answer):
     health: DeploymentHealth | None
 
 
-class RunnerAnswer(Answer):
+class RunnerAnswer(ResponseModel):
     """A process that runs what was submitted."""
 
     id: str
@@ -97,7 +97,7 @@ class RunnerAnswer(Answer):
     ended_at: Moment | None
 
 
-class WebhookAnswer(Answer):
+class WebhookAnswer(ResponseModel):
     id: str
     owner: str
     user: str
@@ -112,7 +112,7 @@ class NewWebhookAnswer(WebhookAnswer):
     secret: str
 
 
-class DeliveryAnswer(Answer):
+class DeliveryAnswer(ResponseModel):
     """An event that was sent to a webhook, or waits for it."""
 
     id: str

@@ -26,9 +26,9 @@ from whet.records.directory import METADATA, METRICS
 from whet.records.sources import run_directories
 from whet.records.tail import last_row
 from whet.service.deployments.folder import DeploymentFolder, source_of, take
-from whet.service.domain.access import Viewer
+from whet.service.domain.access import RequestUser
 from whet.service.domain.deployments import WITH_WEIGHTS
-from whet.service.domain.fairness import Amount, Place, share_of
+from whet.service.domain.fairness import Amount, RunnerCapacity, share_of
 from whet.service.domain.queue import line, waiting_runs
 from whet.service.domain.runners import places
 from whet.service.domain.runs import ENDED, trials_of
@@ -45,13 +45,13 @@ WAITS_S = 1.0
 class ServiceLibrary:
     """The runs of a service. A viewer is a `domain.access.Viewer`."""
 
-    def __init__(self, database: Database, data: Path, refreshed: Callable[[Viewer], Viewer | None]) -> None:
+    def __init__(self, database: Database, data: Path, refreshed: Callable[[RequestUser], RequestUser | None]) -> None:
         """`refreshed` is a viewer with its rights of now; None where its token has ended."""
         self._database, self._data, self._refreshed = database, data, refreshed
         self._lock = threading.Lock()
-        self._waits: tuple[float, Mapping[str, Wait]] = (float("-inf"), {})
+        self._waits: tuple[float, Mapping[str, QueueWait]] = (float("-inf"), {})
 
-    def runs(self, viewer: Viewer, query: RunQuery) -> RunList:
+    def runs(self, viewer: RequestUser, query: RunQuery) -> RunList:
         chosen = _filtered(select(RunRow).where(RunRow.owner.in_(list(viewer.roles))), query)
         if query.cursor:
             at, _, last = query.cursor.partition("_")
@@ -69,7 +69,7 @@ class ServiceLibrary:
         more = len(rows) > query.limit
         return RunList(items, f"{shown[-1].submitted_at.hex().replace('+', '')}_{shown[-1].id}" if more else None)
 
-    def run(self, viewer: Viewer, id: str) -> LibraryRun:
+    def run(self, viewer: RequestUser, id: str) -> LibraryRun:
         now = self._refreshed(viewer)
         if now is None:
             raise DashboardError("unauthenticated", "the token of this page has ended. Log in again.")
@@ -90,7 +90,7 @@ class ServiceLibrary:
             row = session.get(RunRow, id)
             return None if row is None or row.deleted_at is not None else self._view(session, row, None)
 
-    def sees(self, viewer: Viewer, run: LibraryRun) -> bool:
+    def sees(self, viewer: RequestUser, run: LibraryRun) -> bool:
         return viewer.sees(run.owner)
 
     def make(self, run: LibraryRun, step: int, what: What) -> AbstractContextManager[Path]:
@@ -98,11 +98,11 @@ class ServiceLibrary:
             row = session.get_one(RunRow, run.id)
         return exported(self._data, row.id, row.model, row.config, step, what)
 
-    def view(self, session: Session, row: RunRow, viewer: Viewer) -> dict[str, Any]:
+    def view(self, session: Session, row: RunRow, viewer: RequestUser) -> dict[str, Any]:
         """A run as the API answers it after a change, in the session of that change."""
         return self._view(session, row, viewer, attempts=True).view()
 
-    def _view(self, session: Session, row: RunRow, viewer: Viewer | None, attempts: bool = False) -> LibraryRun:
+    def _view(self, session: Session, row: RunRow, viewer: RequestUser | None, attempts: bool = False) -> LibraryRun:
         wait = self._wait(session, row) if row.state == "queued" else None
         directory = run_directory(self._data, row)
         details: dict[str, Any] = {
@@ -160,14 +160,14 @@ class ServiceLibrary:
         folder = RunFolder.of(self._data, row.id).path
         return folder / name if untrusted.is_file(folder, name) else None
 
-    def _wait(self, session: Session, row: RunRow) -> Wait:
+    def _wait(self, session: Session, row: RunRow) -> QueueWait:
         """What a queued run waits for; for a list, and for many viewers, it is found once a second."""
         with self._lock:
             at, found = self._waits
             if time.monotonic() - at > WAITS_S or row.id not in found:
                 found = waits(session, database_now(session))
                 self._waits = (time.monotonic(), found)
-        return found.get(row.id) or Wait(None, "")
+        return found.get(row.id) or QueueWait(None, "")
 
 
 def _process(attempt: AttemptRow | None) -> tuple[int, str] | None:
@@ -202,7 +202,7 @@ def _has_adapter(config: str) -> bool:
         return False
 
 
-def may(row: RunRow, viewer: Viewer) -> list[str]:
+def may(row: RunRow, viewer: RequestUser) -> list[str]:
     """What a viewer may do with a run in its state."""
     if not viewer.may_change(row.owner, row.user):
         return []
@@ -306,20 +306,20 @@ def _export(folder: DeploymentFolder, step: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class QueueWait:
     """Where a queued run stands; without a place it may not start yet."""
 
     place: int | None
     reason: str
 
 
-def waits(session: Session, now: float) -> dict[str, Wait]:
+def waits(session: Session, now: float) -> dict[str, QueueWait]:
     """By run, for every run in the queue."""
     rows = waiting_runs(session)
     trials = trials_of(session, rows)
     here = places(session, now)
     ordered = line(session, now, rows, trials)
-    answer = {one.run: Wait(number, _why(one.needs, here, number)) for number, one in enumerate(ordered, start=1)}
+    answer = {one.run: QueueWait(number, _why(one.needs, here, number)) for number, one in enumerate(ordered, start=1)}
     limits = {row.owner: row.running for row in session.scalars(select(Quota)) if row.running is not None}
     pairs = {(row.owner, row.user) for row in rows}
     shares = shares_of(session, {name for pair in pairs for name in pair}, now)
@@ -330,11 +330,11 @@ def waits(session: Session, now: float) -> dict[str, Wait]:
             both = (row.owner, row.user)
             full = (name for name in both if share_of(shares, name).running >= limits.get(name, 1 << 60))
             name = next(full, row.owner)
-            answer[row.id] = Wait(None, why or f"{name} has {limits.get(name)} runs in progress, its limit")
+            answer[row.id] = QueueWait(None, why or f"{name} has {limits.get(name)} runs in progress, its limit")
     return answer
 
 
-def _why(needs: Amount, here: list[Place], number: int) -> str:
+def _why(needs: Amount, here: list[RunnerCapacity], number: int) -> str:
     if not here:
         return "no runner is alive; start one with: whet service runner"
     if not any(place.capacity.holds(needs) for place in here):

@@ -24,7 +24,7 @@ from whet.hub.opening import ADMINISTRATOR, open_hub
 from whet.hub.storage.database import Database, database_now, migrate
 from whet.hub.storage.store import FileStore
 from whet.hub.storage.tables import TokenRow
-from whet.service.domain.access import SEE, Viewer, viewer_of
+from whet.service.domain.access import SEE, RequestUser, viewer_of
 from whet.service.domain.secrets import change_keys
 from whet.service.library import ServiceLibrary
 from whet.service.storage.tables import SERVICE_SCHEMA, Blob, RunRow
@@ -75,7 +75,7 @@ def open_service(
         yield service, token
 
 
-def _refreshed(hub: Hub, viewer: Viewer) -> Viewer | None:
+def _refreshed(hub: Hub, viewer: RequestUser) -> RequestUser | None:
     """A viewer with its rights of now; None where its token has ended."""
     with hub.database.read() as session:
         token = session.get(TokenRow, viewer.token)

@@ -62,7 +62,7 @@ class UpConfig(ApiConfig):
 
 
 @dataclass
-class Part:
+class ServicePart:
     """A process that is started again when it ends."""
 
     name: str
@@ -139,7 +139,7 @@ def _deployments_socket(config: UpConfig) -> socket.socket:
         raise ConfigError(str(error).replace("--port", "--deployments-port")) from None
 
 
-def _parts(config: UpConfig, data: Path, listening: socket.socket, deployments: socket.socket) -> list[Part]:
+def _parts(config: UpConfig, data: Path, listening: socket.socket, deployments: socket.socket) -> list[ServicePart]:
     """The API first: it makes what the others need."""
     shared = ["--data", str(data), *(["--database", config.database] if config.database else [])]
     storage = ["--storage", config.storage] if config.storage else []
@@ -147,7 +147,7 @@ def _parts(config: UpConfig, data: Path, listening: socket.socket, deployments: 
     api += ["--host", config.host] + ([] if config.actions else ["--no-actions"])
     api += [word for network in config.webhook_allow for word in ("--webhook-allow", network)]
     number = listening.fileno()
-    parts = [Part("api", api, (number,), {LISTENING: str(number)})]
+    parts = [ServicePart("api", api, (number,), {LISTENING: str(number)})]
     if config.runner:
         prices = [
             "--core-hour-price",
@@ -158,14 +158,14 @@ def _parts(config: UpConfig, data: Path, listening: socket.socket, deployments: 
         network = [word for one in config.network for word in ("--network", one)]
         upstream = ["--upstream", config.upstream] if "upstream" in config.model_fields_set else []
         words = ["runner", *shared, *storage, "--isolation", config.isolation, *upstream, *network, *prices]
-        parts.append(Part("runner", words))
+        parts.append(ServicePart("runner", words))
     number = deployments.fileno()
     words = ["deployments", *shared, "--host", config.host]
-    parts.append(Part(DEPLOYMENTS, words, (number,), {LISTENING: str(number)}, wanted_for=deployments))
+    parts.append(ServicePart(DEPLOYMENTS, words, (number,), {LISTENING: str(number)}, wanted_for=deployments))
     return parts
 
 
-def _first(api: Part, pipe: int, stop: threading.Event) -> str | None:
+def _first(api: ServicePart, pipe: int, stop: threading.Event) -> str | None:
     """Start the API and wait until it answers; the first token, if it made one. Raises `ConfigError`."""
     process = api.start(pipe)
     found: list[bytes] = []
@@ -187,7 +187,7 @@ def _line(process: subprocess.Popen[bytes]) -> bytes:
     return process.stdout.readline()
 
 
-def _keep(parts: Sequence[Part], data: Path, pipe: int, stop: threading.Event, say: Say) -> None:
+def _keep(parts: Sequence[ServicePart], data: Path, pipe: int, stop: threading.Event, say: Say) -> None:
     """Start what does not run, until `stop`."""
     while not stop.wait(POLL_S):
         for part in parts:
@@ -199,7 +199,7 @@ def _keep(parts: Sequence[Part], data: Path, pipe: int, stop: threading.Event, s
                 part.start(pipe)
 
 
-def _is_wanted(part: Part, data: Path) -> bool:
+def _is_wanted(part: ServicePart, data: Path) -> bool:
     """Deployments are served from the first one, or from the first connection, on."""
     if part.wanted_for is None or select.select([part.wanted_for], [], [], 0.0)[0]:
         return True
@@ -208,7 +208,7 @@ def _is_wanted(part: Part, data: Path) -> bool:
     return False
 
 
-def _stop(parts: Sequence[Part]) -> None:
+def _stop(parts: Sequence[ServicePart]) -> None:
     """End the parts; the last that was started first."""
     running = [part.process for part in reversed(parts) if part.process is not None]
     for process in running:

@@ -27,7 +27,7 @@ from whet.rubrics.rubric import Rubric
 from whet.tasksets.harness import Harness
 from whet.tasksets.lifecycle import Lifecycle
 from whet.tasksets.programs.session import Session
-from whet.tasksets.resolve import Plan, rollout_tools
+from whet.tasksets.resolve import TasksetPlan, rollout_tools
 from whet.tasksets.rubric import EnvRubric, use_reference_answers
 from whet.tasksets.state import GROUP, TaskState, alone_row, prepared_rows, started_state
 from whet.tasksets.task import Task
@@ -85,7 +85,7 @@ class Env(Lifecycle):
         self.harness = harness
         self.program = harness.program
         self._numbers = itertools.count()
-        self._plan = Plan(taskset, harness)
+        self._plan = TasksetPlan(taskset, harness)
         self._keep_nothing_yet()
         harness.taskset = taskset
         has_rows = taskset.source is not None or type(taskset).rows is not Taskset.rows
@@ -110,7 +110,7 @@ class Env(Lifecycle):
     def refresh(self) -> None:
         """Read taskset and harness again after something was added to one of them."""
         servers = self._plan.mcp
-        self._plan = Plan(self.taskset, self.harness)
+        self._plan = TasksetPlan(self.taskset, self.harness)
         if servers is not None:
             if self._plan.mcp is not None and servers.serves(self._plan.mcp):
                 self._plan.mcp = servers

@@ -18,7 +18,7 @@ from whet.errors import EnvError, Error, WhetError
 from whet.rollouts.limits import to_the_end
 from whet.rubrics.rubric import mark_unscored
 from whet.tasksets.programs.session import SessionGateway, make_gateway
-from whet.tasksets.resolve import Plan
+from whet.tasksets.resolve import TasksetPlan
 from whet.tasksets.signals import Function, Kind, in_order
 from whet.tasksets.state import GROUP, TaskState
 from whet.tasksets.tools.bindings import Objects, bound_arguments
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Lifecycle(MultiTurnEnv):
-    _plan: Plan
+    _plan: TasksetPlan
 
     def _keep_nothing_yet(self) -> None:
         self._objects = Objects()

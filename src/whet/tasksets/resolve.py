@@ -1,4 +1,4 @@
-"""The combination of a taskset and a harness (`Plan`), and the tools of a single task.
+"""The combination of a taskset and a harness (`TasksetPlan`), and the tools of a single task.
 
 A row can configure its rollout: `toolsets` selects named toolsets or defines its own, `tools` selects tools,
 `system_prompt` sets the system prompt.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcp.types import Tool as ServerTool
 
 
-class Plan:
+class TasksetPlan:
     """A taskset and a harness combined. Raises `ConfigError` if they do not fit together."""
 
     def __init__(self, taskset: Taskset, harness: Harness) -> None:
@@ -86,7 +86,7 @@ def _of(stage: str, functions: Iterable[Iterable[Function]]) -> list[Function]:
     return in_order(function for several in functions for function in several if function.stage == stage)
 
 
-async def rollout_tools(plan: Plan, task: Task, state: TaskState, scopes: Scopes) -> RolloutTools:
+async def rollout_tools(plan: TasksetPlan, task: Task, state: TaskState, scopes: Scopes) -> RolloutTools:
     """The tools of a task. Raises `ConfigError` for a row that names unknown ones."""
     for name in ("sandbox", "program"):
         if task.get(name):
@@ -136,7 +136,7 @@ def mcp_tools(toolsets: Sequence[Toolset]) -> MCPTools | None:
     return MCPTools(toolsets)
 
 
-async def _toolset_of_row(plan: Plan, name: str, spec: Any, task: Task, state: TaskState) -> Toolset:
+async def _toolset_of_row(plan: TasksetPlan, name: str, spec: Any, task: Task, state: TaskState) -> Toolset:
     """A toolset that a row describes. It can name only objects of the taskset's package, since rows are data."""
     where, packages = f"a row's toolsets.{name}", plan.taskset.packages
     spec = resolve_ref(spec, where, packages)

@@ -7,30 +7,30 @@ from hypothesis import strategies as st
 from scripted_members import request
 
 from whet.inference.pool import placement
-from whet.inference.pool.placement import Placement, weight_of
+from whet.inference.pool.placement import EngineAffinity, weight_of
 
 IDLE = {"a": 0, "b": 0, "c": 0}
 
 
 def test_the_least_loaded_takes_what_belongs_nowhere() -> None:
-    assert Placement().choose(request(), {"a": 30, "b": 10, "c": 20}) == "b"
+    assert EngineAffinity().choose(request(), {"a": 30, "b": 10, "c": 20}) == "b"
 
 
 def test_a_rollout_stays_however_loaded_its_engine_is() -> None:
-    placing = Placement()
+    placing = EngineAffinity()
     assert placing.choose(request(rollout_key="r"), {"a": 5, "b": 0}) == "b"
     assert placing.choose(request(rollout_key="r"), {"a": 0, "b": 10**9}) == "b"
 
 
 def test_a_rollout_moves_when_its_engine_is_gone_and_stays_there() -> None:
-    placing = Placement()
+    placing = EngineAffinity()
     placing.choose(request(rollout_key="r"), {"a": 0, "b": 5})
     assert placing.choose(request(rollout_key="r"), {"b": 5, "c": 7}) == "b"
     assert placing.choose(request(rollout_key="r"), {"a": 0, "b": 5}) == "b"
 
 
 def test_a_group_stays_together_until_its_engine_is_far_more_loaded() -> None:
-    placing, one = Placement(slack=4), weight_of(request())
+    placing, one = EngineAffinity(slack=4), weight_of(request())
     loads = dict(IDLE)
     chosen = []
     for number in range(12):
@@ -43,7 +43,7 @@ def test_a_group_stays_together_until_its_engine_is_far_more_loaded() -> None:
 
 
 def test_a_released_rollout_is_forgotten() -> None:
-    placing = Placement()
+    placing = EngineAffinity()
     placing.choose(request(rollout_key="r"), {"a": 1, "b": 0})
     assert placing.release("r") == "b"
     assert placing.release("r") is None
@@ -51,7 +51,7 @@ def test_a_released_rollout_is_forgotten() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: object) -> None:
-    placing = Placement()
+    placing = EngineAffinity()
     original, placement.KEPT_KEYS = placement.KEPT_KEYS, 10
     try:
         for number in range(100):
@@ -71,7 +71,7 @@ STEPS = st.lists(
 def test_of_any_requests_each_goes_to_a_living_engine_and_rollouts_stay_while_it_lives(
     steps: list[tuple[str | None, str | None, int, set[str]]], slack: int
 ) -> None:
-    placing, homes, loads = Placement(slack), dict[str, str](), dict(IDLE)
+    placing, homes, loads = EngineAffinity(slack), dict[str, str](), dict(IDLE)
     for rollout, group, tokens, living in steps:
         asked = request(range(tokens), rollout_key=rollout, group_key=group)
         chosen = placing.choose(asked, {name: loads[name] for name in sorted(living)})

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from whet.inference.remote.http_connection import Answer, HttpPool
+from whet.inference.remote.http_connection import EngineHttpResponse, HttpPool
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -47,10 +47,10 @@ def serve() -> Iterator[list[Server]]:
         server.close()
 
 
-def ask_twice(server: Server) -> list[Answer]:
+def ask_twice(server: Server) -> list[EngineHttpResponse]:
     """The second time right after the event loop has stood still until the first connection was closed."""
 
-    async def ask() -> list[Answer]:
+    async def ask() -> list[EngineHttpResponse]:
         pool = HttpPool(server.address, {})
         first = await pool.request("POST", "/one", b"1")
         assert server.closed[0].wait(10)
@@ -64,7 +64,7 @@ def ask_twice(server: Server) -> list[Answer]:
 
 def test_a_request_on_a_closed_connection_is_sent_again(serve: list[Server]) -> None:
     serve.append(server := Server(ANSWER, ANSWER))
-    assert ask_twice(server) == [Answer(200, b"ok"), Answer(200, b"ok")]
+    assert ask_twice(server) == [EngineHttpResponse(200, b"ok"), EngineHttpResponse(200, b"ok")]
     assert [request.split()[1] for request in server.requests] == [b"/one", b"/two"]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from whet.errors import ModelError, RequestRefusedError
 from whet.inference.protocol import SampleRequest, SamplingParams
-from whet.inference.vllm.completions import Drawn, DrawnStream, body_of, check_logprobs, drawn_in
+from whet.inference.vllm.completions import CompletionPiece, DrawnStream, body_of, check_logprobs, drawn_in
 
 REQUEST = SampleRequest(
     [1, 2],
@@ -73,7 +73,7 @@ def test_sampling_that_the_logprobs_fit_is_taken(mode: Any, params: SamplingPara
 
 
 def test_an_answer_is_read() -> None:
-    assert drawn_in(choice([5, 6], "stop")) == Drawn([5, 6], [-1.0, -1.0], "stop")
+    assert drawn_in(choice([5, 6], "stop")) == CompletionPiece([5, 6], [-1.0, -1.0], "stop")
 
 
 def test_a_given_up_answer_has_no_finish_reason() -> None:
@@ -112,7 +112,7 @@ def test_a_stream_is_read_in_pieces_of_any_size(size: int) -> None:
     for start in range(0, len(data), size):
         stream.feed(data[start : start + size])
     assert stream.complete
-    assert stream.drawn == Drawn([5, 6, 7], [-1.0] * 3, "length")
+    assert stream.drawn == CompletionPiece([5, 6, 7], [-1.0] * 3, "length")
     assert heard == [5, 6, 7]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from whet.errors import RewardError, TrainingError
 from whet.rl.data.curriculum import DrawnTask, MixedCurriculum, Pool
-from whet.rl.loop.group import Group, GroupFilter, Part
+from whet.rl.loop.group import BatchPart, Group, GroupFilter
 from whet.rl.loop.group_runner import OnBegin
 from whet.rl.loop.rollout_buffer import Lead, RolloutBuffer
 from whet.rl.loop.sources import AsyncSource
@@ -76,7 +76,7 @@ def flown(body: Callable[[AsyncSource, Runway], Awaitable[None]], *, runway: Run
     asyncio.run(whole())
 
 
-async def batch(stream: AsyncSource) -> Part:
+async def batch(stream: AsyncSource) -> BatchPart:
     return await asyncio.wait_for(stream.part(lambda *_: None), timeout=60)
 
 

@@ -92,7 +92,7 @@ def test_a_sandbox_that_dies_for_memory_has_met_its_limit_and_the_host_has_not_f
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With files that may use up everything: killing processes frees none, and the kernel goes on to process 1."""
-    everything = bubblewrap_command.Room(SMALL.disk_bytes, 1 << 20)
+    everything = bubblewrap_command.StorageLimit(SMALL.disk_bytes, 1 << 20)
     for module in (bubblewrap, bubblewrap_command):
         monkeypatch.setattr(module, "room", lambda spec, grouped: everything)
 

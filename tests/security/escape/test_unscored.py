@@ -106,7 +106,7 @@ def test_a_rollout_that_does_its_task_is_rewarded() -> None:
 def test_a_rollout_whose_first_process_died_for_memory_is_scored(tool: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for more files than the memory holds."""
     for module in (bubblewrap, bubblewrap_command):
-        monkeypatch.setattr(module, "room", lambda spec, grouped: bubblewrap_command.Room(1 << 40, 1 << 24))
+        monkeypatch.setattr(module, "room", lambda spec, grouped: bubblewrap_command.StorageLimit(1 << 40, 1 << 24))
     fill = "cat /dev/zero > /tmp/full"
     if tool == "bash":
         env: whet.Environment = Graded()

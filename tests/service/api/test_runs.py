@@ -12,7 +12,7 @@ pytest.importorskip("fastapi")
 
 from whet.hub.storage.database import database_now
 from whet.service.domain import queue, runners
-from whet.service.domain.submission import RefusedError, check_file_names
+from whet.service.domain.submission import SubmissionRefusedError, check_file_names
 from whet.system.children import began
 
 
@@ -174,7 +174,7 @@ def test_names_of_files_stay_below_the_submission(service: Any) -> None:
     for name in ("/etc/x", "../x", "a/../x", "config.toml", "a//b", "a/", "~x", "a\\b", ".", *odd):
         [(field, _)] = service.refuse("ann", files={name: data})
         assert field.startswith("files.")
-    with pytest.raises(RefusedError):
+    with pytest.raises(SubmissionRefusedError):
         check_file_names({"\ud800": data})
     for named in ("config.toml/x", deep, "a" * 300, "\u00e9" * 200):
         for key in ("model", "[lora]\npath", "[[env]]\nid = 'reverse-text'\n[env.args.system_prompt]\nfile"):

@@ -9,8 +9,8 @@ from whet.service.domain.fairness import (
     HALF_LIFE_S,
     PATIENCE_S,
     Amount,
-    Place,
     Prices,
+    RunnerCapacity,
     Share,
     Waiting,
     decayed,
@@ -25,8 +25,8 @@ def waiting(run: str, owner: str, age: float = 0.0, priority: int = 0, cores: fl
     return Waiting(run, owner, priority, NOW - age, Amount(cores=cores), user)
 
 
-def place(runner: str, capacity: float, free: float) -> Place:
-    return Place(runner, Amount(cores=capacity), Amount(cores=free))
+def place(runner: str, capacity: float, free: float) -> RunnerCapacity:
+    return RunnerCapacity(runner, Amount(cores=capacity), Amount(cores=free))
 
 
 def order(queue: list[Waiting], **shares: Share) -> list[str]:
@@ -146,7 +146,7 @@ def test_big_run_starts_among_small_ones_that_never_end_coming() -> None:
         while True:
             taken = [Amount(cores=cores) for _, _, cores in running]
             assert sum(one.cores for one in taken) <= 8
-            here = Place("r", Amount(cores=8), Amount(cores=8).less(taken))
+            here = RunnerCapacity("r", Amount(cores=8), Amount(cores=8).less(taken))
             counts = Counter(owner for _, owner, _ in running)
             shares = {owner: Share(used, counts[owner]) for owner, used in usage.items()}
             chosen = next_run(in_order(queue, shares), [here], "r", now)

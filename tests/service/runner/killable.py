@@ -25,7 +25,7 @@ if __name__ == "__main__":
         command=None if whet_itself else lambda python, job, folder: ["/bin/sh", "-c", script],
     )
     runner.TICK_S = 0.05
-    found = runner.Runner(Database(url), Cipher(b"k" * 32), workshop, Machine("box", "boot", 8.0, 1 << 36, ()))
+    found = runner.RunRunner(Database(url), Cipher(b"k" * 32), workshop, Machine("box", "boot", 8.0, 1 << 36, ()))
     found.begin()
     print(found.id, flush=True)
     found.run(threading.Event())

@@ -15,15 +15,15 @@ pytest.importorskip("sqlalchemy")
 
 from whet.sandboxes.bubblewrap import cgroups
 from whet.service.runner.ends import end_of
-from whet.service.runner.limits import Limits, LimitWatch
+from whet.service.runner.limits import LimitWatch, RunLimits
 from whet.service.runner.progress import Seen
 
 MIB, GIB = 1 << 20, 1 << 30
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc, which is not here")
 
 
-def limits(**changed: int) -> Limits:
-    return Limits(**{"memory": 64 * GIB, "processes": 10_000, "disk": 64 * GIB, "files": 1 << 30, **changed})
+def limits(**changed: int) -> RunLimits:
+    return RunLimits(**{"memory": 64 * GIB, "processes": 10_000, "disk": 64 * GIB, "files": 1 << 30, **changed})
 
 
 @pytest.fixture
@@ -34,12 +34,12 @@ def watch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def test_limits_follow_what_is_declared() -> None:
-    small = Limits.of({"cores": 1, "memory": 64 * MIB})
-    assert small == Limits(memory=80 * MIB + GIB, processes=640, disk=768 * MIB, files=8192)
-    large = Limits.of({"cores": 8, "memory": 4 * GIB, "devices": 2, "device_memory": 40 * GIB, "disk": 500 * GIB})
+    small = RunLimits.of({"cores": 1, "memory": 64 * MIB})
+    assert small == RunLimits(memory=80 * MIB + GIB, processes=640, disk=768 * MIB, files=8192)
+    large = RunLimits.of({"cores": 8, "memory": 4 * GIB, "devices": 2, "device_memory": 40 * GIB, "disk": 500 * GIB})
     assert (large.memory, large.processes) == (105 * GIB + 17 * GIB, 512 + 128 * (8 + 4) + 2048)
     assert (large.disk, large.files) == (500 * GIB, 8192 + 512_000)
-    assert Limits.of({}) == Limits.of({"memory": GIB, "cores": 1, "disk": 0, "devices": 0})
+    assert RunLimits.of({}) == RunLimits.of({"memory": GIB, "cores": 1, "disk": 0, "devices": 0})
 
 
 def test_a_limit_that_was_exceeded_is_the_reason_whatever_the_run_says() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from whet.service.runner.folders import AttemptFolder, read_object
-from whet.service.runner.shim import GATE_HERE, Plan
+from whet.service.runner.shim import GATE_HERE, ShimPlan
 
 SHIM = [sys.executable, "-m", "whet.service.runner.shim"]
 
@@ -38,8 +38,8 @@ print(folder.exit.read_text())
 """
 
 
-def plan(script: str) -> Plan:
-    return Plan([GATE_HERE, "/bin/sh", "-c", script], "/", {"PATH": os.environ["PATH"]})
+def plan(script: str) -> ShimPlan:
+    return ShimPlan([GATE_HERE, "/bin/sh", "-c", script], "/", {"PATH": os.environ["PATH"]})
 
 
 def test_an_end_is_written_once_the_disk_has_room(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_without_a_plan_nothing_is_started(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_started_ends_and_is_said(tmp_path: Path) -> None:
-    wrong = Plan(["/no/such/program", GATE_HERE], "/", {})
+    wrong = ShimPlan(["/no/such/program", GATE_HERE], "/", {})
     subprocess.run([*SHIM, tmp_path], input=wrong.dumps(), check=True)
     folder = AttemptFolder(tmp_path)
     assert read_object(folder.exit)["code"] == 127

@@ -18,7 +18,7 @@ from whet.service.runner import isolation
 from whet.service.runner.folders import AttemptFolder, RunFolder, read_object
 from whet.service.runner.machine import Machine
 from whet.service.runner.preparing import Workshop
-from whet.service.runner.runner import Runner
+from whet.service.runner.runner import RunRunner
 
 DEADLINE_S = 600.0
 """No test is about time: this ends one that hangs."""
@@ -55,7 +55,7 @@ class Working:
 
     def __init__(self, queue: Any, data: Path, apart: isolation.Isolation = isolation.NONE) -> None:
         self.queue, self.data, self.apart = queue, data, apart
-        self.runners: list[Runner] = []
+        self.runners: list[RunRunner] = []
 
     def workshop(self, command: Any = None, **more: Any) -> Workshop:
         """`command` is the seam: a shell script, or what makes the words of a run's process; None: whet itself."""
@@ -65,21 +65,21 @@ class Working:
         stores = FileStore(str(self.data / "blobs")), FileStore(str(self.data / "files"))
         return Workshop(self.data, *stores, more.pop("apart", self.apart), command=made, **more)
 
-    def runner(self, command: Any = None, on: Machine | None = None, **more: Any) -> Runner:
+    def runner(self, command: Any = None, on: Machine | None = None, **more: Any) -> RunRunner:
         """One that has begun."""
         cipher = Cipher(b"k" * 32)
-        found = Runner(self.queue.database, cipher, self.workshop(command, **more), on or machine(), renew_s=0.0)
+        found = RunRunner(self.queue.database, cipher, self.workshop(command, **more), on or machine(), renew_s=0.0)
         found.begin()
         self.runners.append(found)
         return found
 
-    def abandon(self, runner: Runner) -> None:
+    def abandon(self, runner: RunRunner) -> None:
         """As if it had been killed: its lock is free, nothing else is said."""
         runner._pool.shutdown(wait=True)
         os.close(runner._lock)
         self.runners.remove(runner)
 
-    def until(self, runner: Runner, condition: Callable[[], Any]) -> Any:
+    def until(self, runner: RunRunner, condition: Callable[[], Any]) -> Any:
         """Look again and again until something is so."""
         deadline = time.monotonic() + DEADLINE_S
         while not (found := condition()):
@@ -88,11 +88,11 @@ class Working:
             time.sleep(0.02)
         return found
 
-    def end(self, runner: Runner, run: str) -> Any:
+    def end(self, runner: RunRunner, run: str) -> Any:
         """The row of a run that has ended."""
         return self.until(runner, lambda: (row := self.queue.run(run)).ended_at is not None and row)
 
-    def running(self, runner: Runner, run: str) -> dict[str, Any]:
+    def running(self, runner: RunRunner, run: str) -> dict[str, Any]:
         """Of a run whose process has been let through: attempt.json."""
         self.until(runner, lambda: self.queue.run(run).state == "running")
         return read_object(self.attempt(run).identity)

@@ -115,16 +115,18 @@ def test_a_live_run_cannot_show_anothers_files_by_exchanging_its_own(working: An
 def test_a_deployment_begins_with_the_submission_alone(working: Any) -> None:
     """The base model of a run may be in its submission, and in no folder that the run writes to."""
     from whet.errors import ConfigError
-    from whet.service.deployments.folder import Source, base_directory
+    from whet.service.deployments.folder import DeploymentSource, base_directory
 
     folder = working.folder(working.queue.submit())
     for path in (folder.run / "model", folder.submission / "model"):
         path.mkdir(parents=True)
         (path / "config.json").write_text("{}")
     values = {"lora": None, "step": 1, "own_base": True, "data": str(working.data), "run": folder.path.name}
-    assert base_directory(Source(base=str(folder.submission / "model"), **values)) == folder.submission / "model"
+    assert (
+        base_directory(DeploymentSource(base=str(folder.submission / "model"), **values)) == folder.submission / "model"
+    )
     with pytest.raises(ConfigError, match="in the folder of the service"):
-        base_directory(Source(base=str(folder.run / "model"), **values))
+        base_directory(DeploymentSource(base=str(folder.run / "model"), **values))
 
 
 WALKS = {"chown", "lchown", "walk", "fwalk", "rmtree", "glob", "rglob", "iterdir", "scandir", "listdir"}

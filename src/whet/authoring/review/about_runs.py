@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from whet.authoring.review.findings import CODES, Finding
 from whet.authoring.review.observations import (
+    BatchStarted,
     Effect,
     Event,
     Found,
@@ -15,7 +16,6 @@ from whet.authoring.review.observations import (
     Rows,
     SideEffect,
     Split,
-    Started,
 )
 
 IN_THE_SANDBOX = "The sandbox has no network and no files but the package's; with --no-sandbox it has yours."
@@ -184,4 +184,4 @@ def _review_split(name: str, split: Split) -> Iterator[Finding]:
 
 def last_started(events: Sequence[Event]) -> str:
     """The probe that was at work at the end."""
-    return next((event.probe for event in reversed(events) if isinstance(event, Started)), "")
+    return next((event.probe for event in reversed(events) if isinstance(event, BatchStarted)), "")

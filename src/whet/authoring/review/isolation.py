@@ -74,7 +74,7 @@ def run(
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="whet-check-"))
             env["HOME"] = env["TMPDIR"] = folder
             command = python
-        limits = Limits()
+        limits = ProcessLimits()
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         process = start(limits.command(command), env=env, cwd=folder, pass_fds=fds, **pipes)
         ours.close()
@@ -252,7 +252,7 @@ def memory_bytes() -> int:
     return min(MEMORY_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 
 
-class Limits:
+class ProcessLimits:
     """The limits of one process and all that it starts. `command` puts it into the group before its first step."""
 
     def __init__(self) -> None:

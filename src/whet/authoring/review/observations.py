@@ -103,7 +103,7 @@ class Rows(StrictModel):
     answered: float = 0.0  # share of rows with an `answer`
 
 
-class Started(StrictModel):
+class BatchStarted(StrictModel):
     """A batch of rollouts that begins; the last of these says where an unfinished check hangs."""
 
     event: Literal["started"] = "started"
@@ -147,7 +147,7 @@ class Closed(StrictModel):
 
 
 Event = Annotated[
-    Found | Read | SideEffect | Imported | Loaded | Rows | Started | Rolled | BatchCost | Halted | Closed,
+    Found | Read | SideEffect | Imported | Loaded | Rows | BatchStarted | Rolled | BatchCost | Halted | Closed,
     Field(discriminator="event"),
 ]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

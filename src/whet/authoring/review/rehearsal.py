@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from whet.authoring.review import probes
-from whet.authoring.review.observations import BatchCost, Rolled, Started
+from whet.authoring.review.observations import BatchCost, BatchStarted, Rolled
 from whet.authoring.review.row_facts import answer_text, most_common_answer, spread_out
 from whet.clients.scripted import ScriptedClient
 from whet.config import StrictModel
@@ -71,7 +71,7 @@ async def _attempt(
         batches[one[1] if grouped else one[0]].append(one)
     for key, batch in batches.items():
         label = f"{TOGETHER} ({key})" if grouped else str(key)
-        emit(Started(probe=label))
+        emit(BatchStarted(probe=label))
         began = time.perf_counter()
         longest = [0.0]
         heart = asyncio.create_task(_beat(longest))

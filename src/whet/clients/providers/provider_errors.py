@@ -271,7 +271,7 @@ _ROOM = [re.compile(wording, re.IGNORECASE | re.DOTALL) for wording in (*_BOTH, 
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ContextRoom:
     """What the server says: tokens of the context, of the prompt, and the most that an answer may have.
 
     `at_least`: the prompt may be longer, as where the server has stopped counting.
@@ -294,7 +294,7 @@ def is_overflow(text: str) -> bool:
     return _RATE.search(text) is None and _OVERFLOW.search(text) is not None
 
 
-def room_in(text: str, requested: int) -> Room | None:
+def room_in(text: str, requested: int) -> ContextRoom | None:
     """The numbers in a refusal of a request for `requested` tokens; None where `max_tokens` is not what is refused."""
     for wording in _ROOM:
         if found := wording.search(text):
@@ -303,5 +303,5 @@ def room_in(text: str, requested: int) -> Room | None:
             number = {name: int(re.sub(r"\D", "", text)) for name, text in texts.items()}
             most = number["above"] - 1 if "above" in number else number.get("most")
             prompt = number["total"] - requested if "total" in number else number.get("prompt")
-            return Room(number.get("context"), prompt, most, at_least)
+            return ContextRoom(number.get("context"), prompt, most, at_least)
     return None

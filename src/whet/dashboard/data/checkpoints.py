@@ -120,7 +120,7 @@ def _folder(directory: Path, step: int, what: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
+class TarStream:
     """A tar archive that is made while it is sent."""
 
     name: str
@@ -133,7 +133,7 @@ def is_written(run: LibraryRun, step: int, what: What) -> bool:
     return _folder(directory_of(run), step, what) is not None
 
 
-def archive(run: LibraryRun, step: int, what: What, made: Path | None = None) -> Archive:
+def archive(run: LibraryRun, step: int, what: What, made: Path | None = None) -> TarStream:
     """Of what the run has written, or of the directory `made`. Raises `DashboardError` where there is none, with what
     to do."""
     directory = directory_of(run) if made is None else made.parent
@@ -160,7 +160,7 @@ def archive(run: LibraryRun, step: int, what: What, made: Path | None = None) ->
         info.mtime = math.floor(_stamp(path / name)[2] / 1e9)
         members.append((info.tobuf(tarfile.PAX_FORMAT), source, info.size))
     size = sum(len(head) + _padded(bytes) for head, _, bytes in members) + 2 * tarfile.BLOCKSIZE
-    return Archive(f"{prefix}.tar", size, _chunks(directory, members))
+    return TarStream(f"{prefix}.tar", size, _chunks(directory, members))
 
 
 def _with_base(directory: Path, name: str, base: str) -> bytes:

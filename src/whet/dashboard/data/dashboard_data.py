@@ -16,7 +16,7 @@ from whet.dashboard.data.checkpoints import CheckpointChecks, checkpoints
 from whet.dashboard.data.facts import Findings
 from whet.dashboard.data.feeds import ListFeed, RunFeed, Subscriber, event
 from whet.dashboard.data.machine import ProcessUse
-from whet.dashboard.data.series import MetricSeries
+from whet.dashboard.data.series import SeriesColumns
 from whet.dashboard.data.stores import Stores
 from whet.dashboard.data.tokens import Tokenizers
 from whet.dashboard.errors import DashboardError
@@ -37,7 +37,7 @@ class DashboardData:
 
     def __init__(self, library: RunLibrary) -> None:
         self.library = library
-        self.series = MetricSeries()
+        self.series = SeriesColumns()
         self.stores = Stores()
         self.tokenizers = Tokenizers()
         self.checks = CheckpointChecks()

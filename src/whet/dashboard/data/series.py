@@ -107,7 +107,7 @@ def _extremes(column: Sequence[float], places: Iterable[int]) -> tuple[int, int]
     return (min(there)[1], max(there)[1]) if there else None
 
 
-class MetricSeries:
+class SeriesColumns:
     """The columns of the runs that were looked at last."""
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ def chosen_names(known: Sequence[str], wanted: Sequence[str]) -> list[str]:
 
 
 def metrics(
-    series: MetricSeries,
+    series: SeriesColumns,
     run: LibraryRun,
     wanted: Sequence[str] = (),
     points: int = 500,

@@ -22,7 +22,7 @@ TAIL_BYTES = 2000
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024  # one line of stdout; a longer one is an error of the server
 
 
-class Tail:
+class OutputTail:
     """The end of a stream."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class ServerProcess:
         assert process.stderr is not None
         self.pid = process.pid
         self.stdin = process.stdin
-        self.log = Tail()
+        self.log = OutputTail()
         self._ends_with_stdin = not stdout_is_log
         self._process = process
         self._stdout = process.stdout
@@ -112,7 +112,7 @@ class ServerProcess:
         self.stdin.close()
         if self._ends_with_stdin:
             # Read to the end, so that a server with much output can exit.
-            self._readers.append(asyncio.create_task(self._keep(self._stdout, Tail())))
+            self._readers.append(asyncio.create_task(self._keep(self._stdout, OutputTail())))
         try:
             await self._ends_within(GRACE_SECONDS if self._ends_with_stdin else 0)
         finally:  # also if the event loop ends and cancels this
@@ -138,6 +138,6 @@ class ServerProcess:
             await asyncio.wait_for(self._process.wait(), seconds)
         return self._process.returncode is not None
 
-    async def _keep(self, stream: asyncio.StreamReader, tail: Tail) -> None:
+    async def _keep(self, stream: asyncio.StreamReader, tail: OutputTail) -> None:
         while data := await stream.read(65536):
             tail.add(data)

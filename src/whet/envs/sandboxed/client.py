@@ -24,7 +24,7 @@ from whet.errors import ConfigError, InfraError, SandboxError, SandboxFileError,
 from whet.rollouts.limits import to_the_end
 from whet.sandboxes.permits import Permit, Permits
 from whet.sandboxes.pool import shared_pool
-from whet.sandboxes.protocol import MIB, ExecResult, Job, Sandbox
+from whet.sandboxes.protocol import MIB, CommandJob, ExecResult, Sandbox
 from whet.sandboxes.registry import default_backend, get_backend
 
 _log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class _Entry:
         self.created: asyncio.Future[Sandbox] = self.loop.create_future()
         self.ready: asyncio.Future[None] | None = None
         self.permit: Permit | None = None
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, CommandJob] = {}
         self.watch: asyncio.Future[None] | None = None
 
 
@@ -349,7 +349,7 @@ class SandboxClient:
             raise SandboxError(f"there is no sandbox {sandbox_id}; it was never made, or has been deleted")
         return entry
 
-    def _job(self, job: BackgroundJob) -> Job:
+    def _job(self, job: BackgroundJob) -> CommandJob:
         running = self._entry(job.sandbox_id).jobs.get(job.job_id)
         if running is None:
             raise SandboxError(f"sandbox {job.sandbox_id} has no background job {job.job_id}")
@@ -379,7 +379,7 @@ def _status(job: BackgroundJob, result: ExecResult) -> BackgroundJobStatus:
     return BackgroundJobStatus(job.job_id, True, response.exit_code, response.stdout, response.stderr)
 
 
-async def _say_if_it_fails(job: Job, name: str) -> None:
+async def _say_if_it_fails(job: CommandJob, name: str) -> None:
     result = await job.wait()
     if not result.ok:
         _log.warning("sandbox '%s': start_command ended: %s: %s", name, result.describe(), result.stderr[-500:].strip())

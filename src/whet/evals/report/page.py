@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from whet.display.histogram import Histogram, histogram
+from whet.display.histogram import HistogramBars, histogram
 from whet.evals.analysis.statistics import spread
 from whet.evals.report.data import ReportData, TaskRewards
 from whet.records.conversation import EXCERPT, conversation
@@ -35,7 +35,7 @@ def values(data: ReportData) -> dict[str, Any]:
     }
 
 
-def _histograms(data: ReportData) -> Iterator[tuple[str, Histogram, str]]:
+def _histograms(data: ReportData) -> Iterator[tuple[str, HistogramBars, str]]:
     """(title, bars, unit of their values) of what there is."""
     means = [sum(task.rewards) / len(task.rewards) for task in data.tasks if task.rewards]
     for title, values, unit in (
@@ -45,7 +45,7 @@ def _histograms(data: ReportData) -> Iterator[tuple[str, Histogram, str]]:
         ("Tokens out a rollout", data.output_tokens, ""),
     ):
         if bins := histogram(values):
-            yield title, Histogram(bins), unit
+            yield title, HistogramBars(bins), unit
 
 
 def _mean_or_less(task: TaskRewards) -> float:

@@ -26,7 +26,7 @@ from whet.evals.model import check_models, endpoint_of, find_models, report_spee
 from whet.evals.observer import EvalObserver
 from whet.evals.report import write_report
 from whet.evals.sessions.evaluation import Evaluation
-from whet.rollouts.driver import LocalRunner, Runner
+from whet.rollouts.driver import JobRunner, LocalRunner
 from whet.rollouts.jobs import Finished, RolloutJob
 from whet.rollouts.workers.pool import WorkerPool
 from whet.system import cancellation
@@ -127,7 +127,7 @@ class _Session:
         self._evaluations, self._parts, self._observer, self._load_s = evaluations, parts, observer, load_s
         self._summaries: dict[int, EvalSummary] = {}
         self._ending: list[asyncio.Task[None]] = []
-        self._runner: Runner | None = None
+        self._runner: JobRunner | None = None
 
     async def run(self) -> list[EvalSummary]:
         """All of them; whatever ends it, what has finished is saved."""
@@ -165,7 +165,7 @@ class _Session:
                 speaking.cancel()
                 await asyncio.gather(speaking, return_exceptions=True)
 
-    def _make_runner(self) -> Runner:
+    def _make_runner(self) -> JobRunner:
         """This process, or as many workers as the evaluations need or were given."""
         configs = [evaluation.config for evaluation in self._evaluations]
         workers = [worker_count(config) for config in configs]
@@ -174,7 +174,7 @@ class _Session:
         make_parts = partial(EvalParts, configs, max(workers))
         return WorkerPool(self._evaluations, workers, self._parts, make_parts, self, load_s=self._load_s)
 
-    async def _attempt(self, evaluation: Evaluation, runner: Runner) -> None:
+    async def _attempt(self, evaluation: Evaluation, runner: JobRunner) -> None:
         if evaluation.config.resume is None:
             evaluation.open()
         for shown, row in enumerate(evaluation.kept_rows(), start=1):

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from whet import __version__
 from whet.hub import answers, policy
-from whet.hub.api.call import CallParameter, Identity, Owner, Part, PartOfList, RequestBody, Words, action
+from whet.hub.api.call import CallParameter, Identity, ListRange, Owner, PartOfList, RequestBody, Words, action
 from whet.hub.domain import accounts, audit, devices
 from whet.hub.domain.access import organisation_for, permit
 from whet.hub.errors import HubError
@@ -176,7 +176,7 @@ def audit_log_of_owner(call: CallParameter, part: PartOfList, owner: Owner) -> a
         return _entries(session, part, AuditEntry.owner == owner)
 
 
-def _entries(session: Session, part: Part, *conditions: ColumnElement[bool]) -> answers.Page[answers.AuditAnswer]:
+def _entries(session: Session, part: ListRange, *conditions: ColumnElement[bool]) -> answers.Page[answers.AuditAnswer]:
     query = select(AuditEntry).where(AuditEntry.number > part.cursor, *conditions).order_by(AuditEntry.number)
     rows = [answers.AuditAnswer.model_validate(row) for row in session.scalars(query.limit(part.limit + 1))]
     following = str(rows[part.limit - 1].number) if len(rows) > part.limit else None

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from whet.config import StrictModel
 from whet.hub.answers import Page
 from whet.hub.domain.access import Caller, identify, permit
-from whet.hub.domain.devices import Client
+from whet.hub.domain.devices import DeviceClient
 from whet.hub.domain.hub import Hub
 from whet.hub.errors import HubError
 from whet.hub.policy import Action
@@ -44,7 +44,7 @@ def action(what: Action) -> Callable[[Endpoint], Endpoint]:
 
 
 @dataclass(slots=True)
-class Call:
+class HubRequest:
     """A request of a route."""
 
     hub: Hub
@@ -75,8 +75,8 @@ class Call:
         self._note_use(caller)
 
     @property
-    def sender(self) -> Client:
-        return Client.of(self.hub, self.request.client.host if self.request.client is not None else None)
+    def sender(self) -> DeviceClient:
+        return DeviceClient.of(self.hub, self.request.client.host if self.request.client is not None else None)
 
     def _note_use(self, caller: Caller) -> None:
         now = self.hub.clock()
@@ -111,23 +111,23 @@ def base_of(request: Request) -> str:
     return f"{request.url.scheme}://{host}{request.scope.get('root_path', '').rstrip('/')}/"
 
 
-async def call_of(request: Request) -> Call:
+async def call_of(request: Request) -> HubRequest:
     """A request of a program, with a token; below `/data` one of a page's script, with the page's session."""
     action_of_route: Action = request.scope["route"].endpoint.hub_action
     return call_for(request, action_of_route, page=below_root(request).startswith(OF_PAGES))
 
 
-def call_for(request: Request, what: Action, *, page: bool) -> Call:
+def call_for(request: Request, what: Action, *, page: bool) -> HubRequest:
     """The request as one for an action. Raises `HubError` for a form of another site, and for a wrong header."""
     base = base_of(request)
     if not page:
-        return Call(request.app.state.hub, what, token_of(request.headers.get("authorization")), base, request)
+        return HubRequest(request.app.state.hub, what, token_of(request.headers.get("authorization")), base, request)
     if request.method not in ("GET", "HEAD"):
         origin = request.headers.get("origin")
         same = request.headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
         if not same or (origin is not None and not base.startswith(origin + "/")):
             raise HubError("forbidden", "this form was sent from another site.")
-    return Call(request.app.state.hub, what, request.cookies.get(COOKIE), base, request, kind="session")
+    return HubRequest(request.app.state.hub, what, request.cookies.get(COOKIE), base, request, kind="session")
 
 
 def below_root(request: Request) -> str:
@@ -135,7 +135,7 @@ def below_root(request: Request) -> str:
     return request.url.path.removeprefix(str(request.scope.get("root_path", "")).rstrip("/"))
 
 
-CallParameter = Annotated[Call, Depends(call_of)]
+CallParameter = Annotated[HubRequest, Depends(call_of)]
 
 
 class RequestBody(StrictModel):
@@ -160,7 +160,7 @@ Cursor = Annotated[int, Query(ge=0, le=10**9)]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ListRange:
     """Which part of a list a request is for."""
 
     limit: int = 50
@@ -172,8 +172,8 @@ class Part:
         return Page(items=list(items[self.cursor : following]), next=str(following) if following < len(items) else None)
 
 
-async def _part(limit: Limit = 50, cursor: Cursor = 0) -> Part:
-    return Part(limit, cursor)
+async def _part(limit: Limit = 50, cursor: Cursor = 0) -> ListRange:
+    return ListRange(limit, cursor)
 
 
-PartOfList = Annotated[Part, Depends(_part)]
+PartOfList = Annotated[ListRange, Depends(_part)]

@@ -22,15 +22,15 @@ from whet.hub.answers import (
     VersionAnswer,
 )
 from whet.hub.api.call import (
-    Call,
     CallParameter,
     Cursor,
+    HubRequest,
     Identity,
     Key,
     Limit,
+    ListRange,
     Name,
     Owner,
-    Part,
     PartOfList,
     RequestBody,
     VersionName,
@@ -126,7 +126,7 @@ def delete_version(call: CallParameter, owner: Owner, name: Name, version: Versi
         _remove(call, gone)
 
 
-def _remove(call: Call, hashes: set[str]) -> None:
+def _remove(call: HubRequest, hashes: set[str]) -> None:
     for sha256 in hashes:
         call.hub.store.remove(sha256)
 
@@ -149,7 +149,7 @@ def take_back_yank(call: CallParameter, owner: Owner, name: Name, version: Versi
 
 @contextlib.contextmanager
 def archive_of(
-    call: Call, session: Session, caller: Caller, version: Version, kind: str
+    call: HubRequest, session: Session, caller: Caller, version: Version, kind: str
 ) -> Iterator[tuple[BinaryIO, StoredFile]]:
     """The open archive of a version."""
     file = next((file for file in version.files if file.kind == kind), None)
@@ -174,7 +174,7 @@ def contents(
         row = version_for(session, caller, owner, name, version)
         with archive_of(call, session, caller, row, archive) as (stream, file):
             items = [ContentEntry(path=path, size=size) for path, size in list_contents(stream, file.filename)]
-        return Part(limit, cursor).of(items)
+        return ListRange(limit, cursor).of(items)
 
 
 @router.get(VERSION + "/contents/{path:path}")

@@ -25,7 +25,7 @@ from starlette.responses import FileResponse, RedirectResponse, StreamingRespons
 
 from whet.hub import policy
 from whet.hub.answers import moment
-from whet.hub.api.call import Call, CallParameter, Name, Owner, VersionName, action
+from whet.hub.api.call import CallParameter, HubRequest, Name, Owner, VersionName, action
 from whet.hub.domain import environments
 from whet.hub.domain.access import Caller, digest_of, find_account, permit, role_in
 from whet.hub.domain.views import newest
@@ -194,7 +194,7 @@ def _keep(cache: OrderedDict[object, Any], key: object, value: object, most: int
         cache.popitem(last=False)
 
 
-async def _answer(call: Call, make: Callable[[Session, Caller, Format], Answer]) -> Response:
+async def _answer(call: HubRequest, make: Callable[[Session, Caller, Format], Answer]) -> Response:
     """A page from the cache, or a new one. The generation is read first, so that a page is never newer than it."""
     format, kind = _format(call.request)
     cache, now, generation = _cache(call), call.hub.clock(), call.hub.database.generation
@@ -236,7 +236,7 @@ async def single_index_of_package(call: CallParameter, owner: Owner, package: st
 
 
 def _single_index_page(
-    call: Call, owner: str, package: str, session: Session, caller: Caller, format: Format
+    call: HubRequest, owner: str, package: str, session: Session, caller: Caller, format: Format
 ) -> Answer:
     """A name of the owner is served from here or not at all; any other is the upstream's."""
     account = find_account(session, owner)
@@ -275,7 +275,9 @@ def _sees_all(session: Session, caller: Caller, account: Account) -> bool:
     return role_in(session, caller, account) >= Role.VIEWER
 
 
-def _project_list(call: Call, owner: str, generation: int, session: Session, caller: Caller, format: Format) -> Answer:
+def _project_list(
+    call: HubRequest, owner: str, generation: int, session: Session, caller: Caller, format: Format
+) -> Answer:
     account = find_account(session, owner)
     permit(caller)
     if account is None:
@@ -293,7 +295,7 @@ def _project_list(call: Call, owner: str, generation: int, session: Session, cal
 
 
 def _package_page(
-    call: Call, owner: str, package: str, depth: int, session: Session, caller: Caller, format: Format
+    call: HubRequest, owner: str, package: str, depth: int, session: Session, caller: Caller, format: Format
 ) -> Answer | None:
     """The page of a package; None where there is none that the caller sees."""
     if not PACKAGE.fullmatch(package):
@@ -330,7 +332,7 @@ def _files(session: Session, environment: EnvironmentRow, root: str) -> Iterator
             )
 
 
-def _cache(call: Call) -> PageCache:
+def _cache(call: HubRequest) -> PageCache:
     cache: PageCache = call.request.app.state.pages
     return cache
 
@@ -380,7 +382,7 @@ def file(call: CallParameter, owner: Owner, name: Name, version: VersionName, fi
     return _bytes_of(call, row, headers)
 
 
-def _bytes_of(call: Call, row: StoredFile, headers: dict[str, str]) -> Response:
+def _bytes_of(call: HubRequest, row: StoredFile, headers: dict[str, str]) -> Response:
     kind = "application/octet-stream"
     path = call.hub.store.local_path(row.sha256)
     if path is not None:

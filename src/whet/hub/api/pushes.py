@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 
 from whet.hub import policy
 from whet.hub.answers import PushAnswer, UploadAnswer
-from whet.hub.api.call import Call, CallParameter, Identity, Name, Owner, RequestBody, Words, action
+from whet.hub.api.call import CallParameter, HubRequest, Identity, Name, Owner, RequestBody, Words, action
 from whet.hub.archive.wheels import WheelFacts
 from whet.hub.domain import pushes
 from whet.hub.domain.access import Caller
@@ -86,7 +86,7 @@ async def upload(
         lock.release()
 
 
-def _announced(call: Call, identity: str, kind: str) -> int:
+def _announced(call: HubRequest, identity: str, kind: str) -> int:
     """The size of the file that is uploaded. The push stays open for as long again."""
     with call.read() as (session, caller):
         row = pushes.open_push(call.hub, session, caller, identity)
@@ -133,7 +133,7 @@ def commit_push(call: CallParameter, identity: Identity, response: Response) -> 
         lock.release()
 
 
-def _publish(call: Call, row: Push, facts: WheelFacts) -> tuple[PushAnswer, bool]:
+def _publish(call: HubRequest, row: Push, facts: WheelFacts) -> tuple[PushAnswer, bool]:
     """Files first, then the transaction that names them; a file that no row names in the end is removed."""
     hashes = {file["sha256"]: kind for kind, file in row.expected.items()}
     with call.hub.store_lock:
@@ -147,13 +147,15 @@ def _publish(call: Call, row: Push, facts: WheelFacts) -> tuple[PushAnswer, bool
             raise
 
 
-def _committed(call: Call, session: Session, caller: Caller, row: Push, facts: WheelFacts) -> tuple[PushAnswer, bool]:
+def _committed(
+    call: HubRequest, session: Session, caller: Caller, row: Push, facts: WheelFacts
+) -> tuple[PushAnswer, bool]:
     published, is_new = pushes.publish(call.hub, session, caller, row, facts)
     session.flush()
     return push_view(call.hub, session, published, call.base), is_new
 
 
-def _remove_unused(call: Call, hashes: set[str]) -> None:
+def _remove_unused(call: HubRequest, hashes: set[str]) -> None:
     from whet.hub.domain.environments import unused
 
     with call.hub.database.read() as session:

@@ -49,7 +49,7 @@ class PackageSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
+class BuiltArchive:
     """One built archive. `files` has its entries with their sizes in bytes."""
 
     kind: str  # "wheel" or "sdist"
@@ -63,8 +63,8 @@ class Archive:
 class Built:
     """The archives of one version, and what its author should know before they are uploaded."""
 
-    wheel: Archive
-    sdist: Archive
+    wheel: BuiltArchive
+    sdist: BuiltArchive
     warnings: tuple[str, ...]
 
 
@@ -220,10 +220,10 @@ def unpack(sdist: Path, target: Path) -> None:
                     shutil.copyfileobj(content, file)
 
 
-def _archive(kind: str, path: Path, files: tuple[tuple[str, int], ...]) -> Archive:
+def _archive(kind: str, path: Path, files: tuple[tuple[str, int], ...]) -> BuiltArchive:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Archive(kind, path, path.stat().st_size, digest, files)
+    return BuiltArchive(kind, path, path.stat().st_size, digest, files)
 
 
 def _warnings(tar: tarfile.TarFile) -> Iterable[str]:

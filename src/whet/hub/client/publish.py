@@ -13,7 +13,7 @@ from whet.authoring.review.findings import Report
 from whet.errors import ConfigError
 from whet.hub.answers import Identity, PushAnswer, PushFile, VersionAnswer
 from whet.hub.client.connection import HubClient, HubRequestError, path_of
-from whet.hub.client.package import Archive, Built, PackageSource, build, next_version, uncommitted, write_version
+from whet.hub.client.package import Built, BuiltArchive, PackageSource, build, next_version, uncommitted, write_version
 from whet.hub.client.settings import read_settings
 from whet.system.terminal import safe_text
 
@@ -115,7 +115,7 @@ def _bumped(hub: HubClient, owner: str, source: PackageSource, say: Say) -> Pack
 def _finish(hub: HubClient, answer: PushAnswer, built: Built, progress: Progress) -> Pushed:
     new = answer.state == "open"
     if new:
-        archives: Mapping[str, Archive] = {archive.kind: archive for archive in (built.wheel, built.sdist)}
+        archives: Mapping[str, BuiltArchive] = {archive.kind: archive for archive in (built.wheel, built.sdist)}
         for file in answer.files:
             _upload(hub, answer, file, archives[file.kind].path, progress)
         answer = hub.ask(PushAnswer, "POST", f"/pushes{path_of(answer.id)}/commit", retry=True)

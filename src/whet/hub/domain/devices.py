@@ -26,19 +26,19 @@ BEGUN, WRONG, WRONG_OF_ADDRESS, POLLS = 30, 10, 30, 240
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class DeviceClient:
     """The sender of a request: the hub that counts its attempts, and its address."""
 
     hub: Hub
     address: str
 
     @staticmethod
-    def of(hub: Hub, host: str | None) -> Client:
+    def of(hub: Hub, host: str | None) -> DeviceClient:
         """Of IPv6 the network counts: one machine has all addresses of it."""
         with contextlib.suppress(ValueError):
             if host is not None and ipaddress.ip_address(host).version == 6:
                 host = str(ipaddress.ip_network(f"{host.partition('%')[0]}/64", strict=False))
-        return Client(hub, host or "unknown")
+        return DeviceClient(hub, host or "unknown")
 
     def check(self, what: str, key: str, most: int) -> None:
         """Raises `HubError` where there were `most` attempts."""
@@ -51,7 +51,7 @@ class Client:
             self.hub.attempts.add((what, key), self.hub.clock())
 
 
-def begin(session: Session, sender: Client, client: str, scope: Scope, base: str, now: float) -> DeviceCodeAnswer:
+def begin(session: Session, sender: DeviceClient, client: str, scope: Scope, base: str, now: float) -> DeviceCodeAnswer:
     """A new code. Codes that expired are removed. Raises `HubError` for too many of one address."""
     sender.check("logins of this address", sender.address, BEGUN)
     sender.note("logins of this address", sender.address)
@@ -81,7 +81,7 @@ def begin(session: Session, sender: Client, client: str, scope: Scope, base: str
     )
 
 
-def waiting(session: Session, sender: Client, caller: Caller, user_code: str, now: float) -> DeviceCode:
+def waiting(session: Session, sender: DeviceClient, caller: Caller, user_code: str, now: float) -> DeviceCode:
     """The login that waits under a code. Raises `HubError` where there is none, and after too many wrong codes."""
     sender.check("wrong codes", caller.name, WRONG)
     sender.check("wrong codes", f"from {sender.address}", WRONG_OF_ADDRESS)
@@ -94,7 +94,7 @@ def waiting(session: Session, sender: Client, caller: Caller, user_code: str, no
 
 
 def decide(
-    session: Session, sender: Client, caller: Caller, user_code: str, approve: bool, now: float
+    session: Session, sender: DeviceClient, caller: Caller, user_code: str, approve: bool, now: float
 ) -> DecisionAnswer:
     """Approve or refuse a login. The new token has at most the scope of the one that approves."""
     permit(caller)
@@ -106,7 +106,7 @@ def decide(
     return DecisionAnswer.model_validate(row)
 
 
-def collect(session: Session, sender: Client, device_code: str, now: float) -> LoginAnswer | HubError:
+def collect(session: Session, sender: DeviceClient, device_code: str, now: float) -> LoginAnswer | HubError:
     """The token of an approved login, once. An error is returned rather than raised, since the row has changed."""
     sender.check("unknown logins", sender.address, WRONG_OF_ADDRESS)
     digest = digest_of(device_code)

@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from whet.dashboard.call import NavItem, Site
 from whet.dashboard.pages.rendering import PageRoute, render_page, root_of
 from whet.hub import policy
-from whet.hub.api.call import COOKIE, Call, Identity, Name, Owner, VersionName, Words, action, call_for
+from whet.hub.api.call import COOKIE, HubRequest, Identity, Name, Owner, VersionName, Words, action, call_for
 from whet.hub.domain import accounts, actions, devices, environments
 from whet.hub.domain.access import Caller, environment_for, identify, permit, role_in, version_for
 from whet.hub.domain.views import action_view, environment_views, latest, version_view
@@ -42,14 +42,14 @@ SITE = Site(
 )
 
 
-async def _page_call(request: Request) -> Call:
+async def _page_call(request: Request) -> HubRequest:
     """A request of a page: its session comes from the cookie, and a form only from the hub's own pages."""
     return call_for(request, request.scope["route"].endpoint.hub_action, page=True)
 
 
 MoreValues = Callable[[Request, str, Caller, Mapping[str, Any]], Mapping[str, Any]]
 """Further values of a page of an application that the hub is part of: its template, who looks, its own values."""
-PageCall = Annotated[Call, Depends(_page_call)]
+PageCall = Annotated[HubRequest, Depends(_page_call)]
 Text = Annotated[Words, Form(max_length=300)]
 
 
@@ -67,7 +67,7 @@ def own_values(request: Request, template: str, caller: Caller, values: Mapping[
     return SITE.values(caller)
 
 
-def root(call: Call) -> str:
+def root(call: HubRequest) -> str:
     """The path that the hub is under, with a slash at its end."""
     return root_of(call.request) + "/"
 
@@ -97,7 +97,7 @@ def version_page(call: PageCall, owner: Owner, name: Name, version: VersionName)
     return _version_page(call, owner, name, version)
 
 
-def _version_page(call: Call, owner: str, name: str, version: str | None) -> Response:
+def _version_page(call: HubRequest, owner: str, name: str, version: str | None) -> Response:
     with call.read() as (session, caller):
         environment = environment_for(session, caller, owner, name)
         rows = environments.versions_of(session, environment)

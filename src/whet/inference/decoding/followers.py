@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from whet.inference.decoding.sampling import Drawn
+from whet.inference.decoding.sampling import SampledTokens
 from whet.inference.decoding.scheduler import SampleJob
 from whet.inference.protocol import OnTokens, Sample, VersionRun
 from whet.inference.stops import StopWatcher
@@ -45,7 +45,7 @@ class Followers:
         """Whether a stop string ended it."""
         return job in self._watchers and self._watchers[job].stopped
 
-    def push(self, drawn: Drawn) -> set[int]:
+    def push(self, drawn: SampledTokens) -> set[int]:
         """One token more of every row. The slots of those that a stop string ends."""
         if not self._watchers and not self._listeners:
             return set()

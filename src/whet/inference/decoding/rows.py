@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whet.inference.decoding.sampling import Cuts, Drawn, uniforms
+from whet.inference.decoding.sampling import Cuts, SampledTokens, uniforms
 from whet.inference.decoding.scheduler import SampleJob
 from whet.inference.protocol import SamplingParams
 
@@ -137,7 +137,7 @@ class BatchRows:
         """Where the tokens fed next are in the flattened `[S * T]` tensors; tokens drawn go to the next position."""
         return self._offset_S[:rows] + self.position_S[:rows]
 
-    def advance(self, places_B: Tensor, drawn: Drawn) -> Tensor:
+    def advance(self, places_B: Tensor, drawn: SampledTokens) -> Tensor:
         """Store what was drawn at `places_B`, move running rows on, and say which are done, `[B]` bool."""
         tokens_B, logprobs_B = drawn.tokens_B, drawn.logprobs_B
         rows = tokens_B.shape[0]

@@ -55,7 +55,7 @@ class Cuts:
 
 
 @dataclass(slots=True)
-class Drawn:
+class SampledTokens:
     """What B rows drew."""
 
     tokens_B: Tensor
@@ -71,7 +71,7 @@ def draw(
     inverse_temperature_B: Tensor | None = None,
     greedy_B: Tensor | None = None,
     cuts: Cuts | None = None,
-) -> Drawn:
+) -> SampledTokens:
     """Draw a token a row; `None` means temperature 1, no greedy row, no cut."""
     if inverse_temperature_B is not None:
         logits_BV = logits_BV * inverse_temperature_B.unsqueeze(1)
@@ -88,7 +88,7 @@ def draw(
         mass_B = total_B / probs_BV.sum(-1)
     if greedy_B is not None:
         mass_B = torch.where(greedy_B, prob_B, torch.ones_like(prob_B) if mass_B is None else mass_B)
-    return Drawn(token_B1.squeeze(1), prob_B.log(), mass_B, None if cuts is None else kept_BV)
+    return SampledTokens(token_B1.squeeze(1), prob_B.log(), mass_B, None if cuts is None else kept_BV)
 
 
 def _first_above(weights_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,7 +117,7 @@ def _first_above(weights_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]
     return block_B1 * width + torch.searchsorted(within_BW, inside_B1, right=True), total_B
 
 
-def note_kept(jobs_B: Sequence[SampleJob | None], drawn: Drawn) -> None:
+def note_kept(jobs_B: Sequence[SampleJob | None], drawn: SampledTokens) -> None:
     """For each job whose request cuts, which tokens were left to draw this one from."""
     rows = [(row, job) for row, job in enumerate(jobs_B) if job is not None and job.request.params.cuts]
     cut = [(row, job) for row, job in rows if not job.request.params.greedy]

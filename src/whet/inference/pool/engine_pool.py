@@ -28,7 +28,7 @@ from whet.errors import (
 from whet.inference.continuation import SampleLostError, completed, joined, remaining
 from whet.inference.pool.health import MemberReport, RestartPolicy, hopeless_text, pool_metrics, waiting_text
 from whet.inference.pool.member import FAILURES, KeptMember, PoolMember, is_refusal
-from whet.inference.pool.placement import LatestWeights, Placement
+from whet.inference.pool.placement import EngineAffinity, LatestWeights
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.requests import check_adapter
 
@@ -70,7 +70,7 @@ class EnginePool:
             member.name: KeptMember(member, restarts, lambda: self._latest, self._change, self._awake, clock=clock)
             for member in members
         }
-        self._placement = Placement()
+        self._placement = EngineAffinity()
         self._changed = asyncio.Event()
         self._asking = 0
         self._ordering = asyncio.Lock()

@@ -26,7 +26,7 @@ def weight_of(request: SampleRequest) -> int:
 
 
 @dataclass(slots=True)
-class Placement:
+class EngineAffinity:
     """Remembers where rollouts and groups are.
 
     A group leaves its engine where that has more than twice the least load and `slack` requests of this size.

@@ -66,7 +66,7 @@ class EngineUnloadBody(StrictModel):
     adapter: str
 
 
-class Facts(StrictModel):
+class EngineFacts(StrictModel):
     """The answer of `/facts`."""
 
     version: int

@@ -18,7 +18,7 @@ import httptools
 OnBody = Callable[[bytes], None]
 
 
-class Answer(NamedTuple):
+class EngineHttpResponse(NamedTuple):
     """Status and body of one answer."""
 
     status: int
@@ -38,7 +38,9 @@ class HttpPool:
         self._open: set[_Connection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def request(self, method: str, path: str, body: bytes = b"", on_body: OnBody | None = None) -> Answer:
+    async def request(
+        self, method: str, path: str, body: bytes = b"", on_body: OnBody | None = None
+    ) -> EngineHttpResponse:
         """The answer to one request. With `on_body` the body of an answer of status 200 is passed on in pieces instead.
 
         It is sent again where a connection that was used before turns out to be closed. Raises `ConnectionError` where
@@ -99,12 +101,12 @@ class _Connection(asyncio.Protocol):
         self.silent = True
         """Whether nothing of the answer to the latest request has arrived."""
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[Answer] | None = None
+        self._waiter: asyncio.Future[EngineHttpResponse] | None = None
         self._parser: Any = None
         self._pieces: list[bytes] = []
         self._on_body: OnBody | None = None
 
-    async def request(self, request: bytes, on_body: OnBody | None) -> Answer:
+    async def request(self, request: bytes, on_body: OnBody | None) -> EngineHttpResponse:
         assert self._transport is not None
         if self.lost:
             raise ConnectionError("the connection was closed")
@@ -148,7 +150,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(Answer(self._parser.get_status_code(), b"".join(self._pieces)))
+            self._waiter.set_result(EngineHttpResponse(self._parser.get_status_code(), b"".join(self._pieces)))
 
     def fail(self, error: Exception) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -17,7 +17,7 @@ from typing import Any
 from whet.errors import EndpointDownError, Error, MissingExtraError, ModelError, WhetError
 from whet.inference.continuation import SampleLostError, joined
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
-from whet.inference.remote.engine_wire import KEY_HEADER, WEIGHTS, Facts, completion_of, error_in, sample_in
+from whet.inference.remote.engine_wire import KEY_HEADER, WEIGHTS, EngineFacts, completion_of, error_in, sample_in
 
 LOOK_S = 0.5
 """Seconds between two looks at how long the answers are that are being sampled."""
@@ -103,9 +103,9 @@ class RemoteEngine:
     async def release(self, rollout_key: str) -> None:
         await self._ask("/release", json.dumps({"rollout_key": rollout_key}).encode())
 
-    async def facts(self) -> Facts:
+    async def facts(self) -> EngineFacts:
         """What the engine is and has done so far."""
-        return Facts.model_validate(await self._ask("/facts"))
+        return EngineFacts.model_validate(await self._ask("/facts"))
 
     async def close(self) -> None:
         """Cancel all requests. The engine itself belongs to the process that started it."""

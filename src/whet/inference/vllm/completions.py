@@ -22,7 +22,7 @@ INTERRUPTED = "abort"
 """The finish reason of a request that the server was made to give up; what it sampled before is in the answer."""
 
 
-class Drawn(NamedTuple):
+class CompletionPiece(NamedTuple):
     """Tokens of one answer, or of one piece of it. `finish_reason` is None in the middle, and where it was given up."""
 
     ids: list[int]
@@ -82,7 +82,7 @@ def body_of(request: SampleRequest, model: str, *, stream: bool) -> bytes:
     return json.dumps(body).encode()
 
 
-def drawn_in(choice: dict[str, Any]) -> Drawn:
+def drawn_in(choice: dict[str, Any]) -> CompletionPiece:
     """The tokens in one choice of an answer. Raises `ModelError` for a server that does not return them."""
     ids, found = choice.get("token_ids"), choice.get("logprobs") or {}
     logprobs, reason = found.get("token_logprobs") or [], choice.get("finish_reason")
@@ -91,7 +91,9 @@ def drawn_in(choice: dict[str, Any]) -> Drawn:
         raise ModelError(f"the vLLM server returned {what}; whet needs vLLM 0.20 or newer")
     if reason not in (None, "stop", "length", INTERRUPTED):
         raise ModelError(f"the vLLM server ended an answer with {reason!r}")
-    return Drawn(ids, logprobs, None if reason == INTERRUPTED else reason, _experts(choice.get("routed_experts")))
+    return CompletionPiece(
+        ids, logprobs, None if reason == INTERRUPTED else reason, _experts(choice.get("routed_experts"))
+    )
 
 
 def _experts(encoded: str | None) -> Any:
@@ -109,7 +111,7 @@ class DrawnStream:
     def __init__(self, on_tokens: OnTokens) -> None:
         self._on_tokens = on_tokens
         self._rest = b""
-        self.drawn = Drawn([], [], None)
+        self.drawn = CompletionPiece([], [], None)
         self.complete = False
 
     def feed(self, data: bytes) -> None:
@@ -127,8 +129,8 @@ class DrawnStream:
             for choice in piece.get("choices", []):
                 self._add(drawn_in(choice))
 
-    def _add(self, piece: Drawn) -> None:
+    def _add(self, piece: CompletionPiece) -> None:
         if piece.ids:
             self._on_tokens(piece.ids)
         before = self.drawn
-        self.drawn = Drawn(before.ids + piece.ids, before.logprobs + piece.logprobs, piece.finish_reason)
+        self.drawn = CompletionPiece(before.ids + piece.ids, before.logprobs + piece.logprobs, piece.finish_reason)

@@ -36,9 +36,16 @@ from whet.errors import (
 )
 from whet.inference.continuation import SampleLostError, joined, remaining
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
-from whet.inference.remote.http_connection import Answer, HttpPool
+from whet.inference.remote.http_connection import EngineHttpResponse, HttpPool
 from whet.inference.requests import check_adapter, check_params
-from whet.inference.vllm.completions import Drawn, DrawnStream, LogprobsMode, body_of, check_logprobs, drawn_in
+from whet.inference.vllm.completions import (
+    CompletionPiece,
+    DrawnStream,
+    LogprobsMode,
+    body_of,
+    check_logprobs,
+    drawn_in,
+)
 from whet.inference.vllm.handshake import PROBE, Needs, described, mistakes
 from whet.inference.vllm.server import SERVED_NAME
 
@@ -93,7 +100,7 @@ class VllmEngine:
         self._open = asyncio.Event()  # not while weights are being loaded
         self._open.set()
         self._loading = asyncio.Lock()
-        self._in_flight: set[asyncio.Task[Drawn]] = set()
+        self._in_flight: set[asyncio.Task[CompletionPiece]] = set()
         self._loads = 0
         self._own = secrets.token_hex(4)
         self._failure: TrainingError | None = None  # of the weights: nothing is sampled with them
@@ -228,7 +235,7 @@ class VllmEngine:
         check_adapter(name, self._adapters)
         return self._adapters[name]
 
-    async def _draw(self, request: SampleRequest, served: str, stream: DrawnStream | None) -> Drawn:
+    async def _draw(self, request: SampleRequest, served: str, stream: DrawnStream | None) -> CompletionPiece:
         """One answer of the server, whole or given up; what was drawn before a withdrawal."""
         task = asyncio.create_task(self._complete(request, served, stream))
         self._in_flight.add(task)
@@ -239,13 +246,13 @@ class VllmEngine:
             if not task.cancelled():  # the caller gave up
                 task.cancel()
                 raise
-            return Drawn([], [], None) if stream is None else stream.drawn
+            return CompletionPiece([], [], None) if stream is None else stream.drawn
         finally:
             self._in_flight.discard(task)
             self._using[served] -= 1
             await self._unload_unused(served)
 
-    async def _complete(self, request: SampleRequest, served: str, stream: DrawnStream | None) -> Drawn:
+    async def _complete(self, request: SampleRequest, served: str, stream: DrawnStream | None) -> CompletionPiece:
         body = body_of(request, served, stream=stream is not None)
         if stream is None:
             return drawn_in((await self._ask("POST", "/v1/completions", body))["choices"][0])
@@ -369,7 +376,7 @@ class VllmEngine:
         except ValueError:
             raise ModelError(f"the vLLM server answered {path} without JSON") from None
 
-    def _error(self, answer: Answer) -> Exception:
+    def _error(self, answer: EngineHttpResponse) -> Exception:
         text = answer.body.decode(errors="replace").strip()
         with contextlib.suppress(ValueError, TypeError, AttributeError):
             content = json.loads(text)
@@ -380,7 +387,7 @@ class VllmEngine:
         return self._gone(f"status {answer.status}: {text[:300]}")
 
 
-def _part(drawn: Drawn, version: int) -> Sample:
+def _part(drawn: CompletionPiece, version: int) -> Sample:
     """What one answer of the server adds to a sample."""
     versions = [VersionRun(version, len(drawn.ids))] if drawn.ids else []
     return Sample(drawn.ids, drawn.logprobs, versions, drawn.finish_reason or "length", experts=drawn.experts)

@@ -54,7 +54,7 @@ TMP, SOCKETS = "t", "s"
 """Folders of a server's directory that go when it ends: its temporary files, and the socket it listens on."""
 
 
-class Process(NamedTuple):
+class ProcessLine(NamedTuple):
     """A line of the process table."""
 
     name: str
@@ -64,7 +64,7 @@ class Process(NamedTuple):
     """Text to compare for equality."""
 
 
-def process(pid: int) -> Process | None:
+def process(pid: int) -> ProcessLine | None:
     """None for one that has ended, whether it is collected or not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -74,7 +74,7 @@ def process(pid: int) -> Process | None:
     fields = rest.split()
     if fields[0] in "ZX":
         return None
-    return Process(pid_and_name.partition("(")[2], int(fields[1]), int(fields[3]), fields[19])
+    return ProcessLine(pid_and_name.partition("(")[2], int(fields[1]), int(fields[3]), fields[19])
 
 
 def command_line(pid: int) -> bytes:
@@ -85,7 +85,7 @@ def command_line(pid: int) -> bytes:
         return b""
 
 
-def members(session: int, guard: int | None = None) -> dict[int, Process]:
+def members(session: int, guard: int | None = None) -> dict[int, ProcessLine]:
     """The processes of a server: those of its session, and all descendants of these and of the guard."""
     listed = {int(entry): process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()}
     table = {pid: one for pid, one in listed.items() if one is not None}
@@ -95,7 +95,7 @@ def members(session: int, guard: int | None = None) -> dict[int, Process]:
     return {pid: table[pid] for pid in found - {guard}}
 
 
-def engines(found: Mapping[int, Process]) -> dict[int, Process]:
+def engines(found: Mapping[int, ProcessLine]) -> dict[int, ProcessLine]:
     """Those of a server's processes that it cannot do without.
 
     What such a process forks has its name until it starts a program, and may end: a compiler, a pool of helpers.
@@ -213,7 +213,7 @@ def _wait(running: Callable[[], list[int]], patience_s: float, reap: Callable[[]
         time.sleep(0.02)
 
 
-class Guard:
+class ServerGuard:
     """One server, from its start to its end."""
 
     def __init__(self, directory: Path, parent: int) -> None:
@@ -221,7 +221,7 @@ class Guard:
         self._directory, self._parent = directory, parent
         self._server = 0
         self._status: int | None = None
-        self._engines: dict[int, Process] = {}
+        self._engines: dict[int, ProcessLine] = {}
         self._shared = SharedFiles()
 
     def run(self, command: list[str]) -> None:
@@ -334,4 +334,4 @@ def prctl(option: int, value: int) -> None:
 
 if __name__ == "__main__":
     os.umask(0o077)
-    Guard(Path(sys.argv[1]), int(sys.argv[2])).run(sys.argv[3:])
+    ServerGuard(Path(sys.argv[1]), int(sys.argv[2])).run(sys.argv[3:])

@@ -30,9 +30,9 @@ from typing import Any
 from whet.errors import ConfigError, LearnerLostError
 from whet.rl.cluster.head_watch import end_with_head, head_is_gone, wait_for_lost_nodes
 from whet.rl.cluster.node_engine import PLACED_WITHIN_S, actor_line
-from whet.rl.cluster.shipped_modules import Source, import_from
+from whet.rl.cluster.shipped_modules import ModuleSource, import_from
 from whet.rl.cluster.weight_store import sees
-from whet.rl.learner.ranks.rank_group import Answer, Standing
+from whet.rl.learner.ranks.rank_group import RankResponse, Standing
 from whet.rl.learner.ranks.rank_learner import RankBody
 from whet.rl.supervision.child_log import Deliver
 
@@ -64,7 +64,7 @@ class RayRankGroup:
         devices: Sequence[str],
         place: Callable[[int], dict[str, Any]],
         shared: Path,
-        sources: Mapping[str, Source],
+        sources: Mapping[str, ModuleSource],
     ) -> None:
         """Nothing is started.
 
@@ -80,7 +80,7 @@ class RayRankGroup:
         self._sources = sources
         self._ranks: list[_ActorRank] = []
         self._starts = 0
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[RankResponse] = queue.SimpleQueue()
 
     @property
     def pids(self) -> list[int]:
@@ -134,7 +134,7 @@ class RayRankGroup:
         found = tuple(one.absolute() if isinstance(one, Path) else one for one in arguments)
         self._expect(there, rank, there.actor.call.remote(verb, found))
 
-    def receive(self, timeout_s: float) -> Answer | None:
+    def receive(self, timeout_s: float) -> RankResponse | None:
         try:
             return self._answers.get(timeout=timeout_s)
         except queue.Empty:
@@ -253,7 +253,7 @@ class RankLook:
 class RankHost:
     """See `RankBody`."""
 
-    def __init__(self, rank: int, sources: Mapping[str, Source]) -> None:
+    def __init__(self, rank: int, sources: Mapping[str, ModuleSource]) -> None:
         import_from(sources)
         self._lock = threading.Lock()
         self._phase, self._phases, self._since = "starting its process", 0, time.monotonic()
@@ -274,7 +274,7 @@ class RankHost:
         """Whether a file that the run has left is here, too."""
         return sees(directory / name, token)
 
-    def make(self, model: str, options: Mapping[str, Any]) -> Answer:
+    def make(self, model: str, options: Mapping[str, Any]) -> RankResponse:
         """As `RankBody`; `model` is a name or a directory of this node."""
         import ray
 
@@ -284,14 +284,14 @@ class RankHost:
                 os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
         return self._thread.submit(self._make, model, options).result()
 
-    def call(self, verb: str, arguments: tuple[Any, ...]) -> Answer:
+    def call(self, verb: str, arguments: tuple[Any, ...]) -> RankResponse:
         return self._thread.submit(self._body.call, verb, arguments).result()
 
     def look(self) -> RankLook:
         with self._lock:
             return RankLook(self._phase, self._phases, time.monotonic() - self._since)
 
-    def _make(self, model: str, options: Mapping[str, Any]) -> Answer:
+    def _make(self, model: str, options: Mapping[str, Any]) -> RankResponse:
         from whet.errors import WhetError
         from whet.inference.model_names import resolve_model
         from whet.rl.learner.ranks.rank_learner import as_raised
@@ -299,7 +299,7 @@ class RankHost:
         try:
             path = resolve_model(model)
         except WhetError as error:
-            return Answer(self._body.rank, raised=as_raised(error))
+            return RankResponse(self._body.rank, raised=as_raised(error))
         return self._body.make(path, options)
 
     def _begin(self, phase: str) -> None:

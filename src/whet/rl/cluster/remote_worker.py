@@ -31,7 +31,7 @@ Stream = socket.socket
 
 
 class RemoteWorker:
-    """See `whet.rollouts.workers.started.Started`."""
+    """See `whet.rollouts.workers.started.StartedWorker`."""
 
     pid = 0  # it is on another host
 

@@ -16,14 +16,14 @@ from types import CodeType, ModuleType
 from typing import NamedTuple
 
 
-class Source(NamedTuple):
+class ModuleSource(NamedTuple):
     """One module."""
 
     text: str
     is_package: bool
 
 
-def local_sources(import_path: str) -> dict[str, Source]:
+def local_sources(import_path: str) -> dict[str, ModuleSource]:
     """The loaded modules that lie with the one of `module:name`, by name; none for one that is installed, or whet's."""
     name, colon, _ = import_path.partition(":")
     top = sys.modules.get(name.partition(".")[0])
@@ -34,18 +34,18 @@ def local_sources(import_path: str) -> dict[str, Source]:
         file = _file(module)
         first = sys.modules.get(other.partition(".")[0])
         if file is not None and first is not None and _folder(first) == _folder(top):
-            found[other] = Source(file.read_text(encoding="utf-8"), file.name == "__init__.py")
+            found[other] = ModuleSource(file.read_text(encoding="utf-8"), file.name == "__init__.py")
     return found
 
 
-def import_from(sources: Mapping[str, Source]) -> None:
+def import_from(sources: Mapping[str, ModuleSource]) -> None:
     """Have this process import these modules from here, and not from its own folders."""
     if sources:
         sys.meta_path.insert(0, _Shipped(sources))
 
 
 class _Shipped(MetaPathFinder, InspectLoader):
-    def __init__(self, sources: Mapping[str, Source]) -> None:
+    def __init__(self, sources: Mapping[str, ModuleSource]) -> None:
         self._sources = sources
 
     def find_spec(

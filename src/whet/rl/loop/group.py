@@ -1,6 +1,6 @@
 """A group as training sees it: all rollouts of one task, scored; and what a step is made of.
 
-`Source`: where the training loop's batches come from, one after the other or all the time.
+`BatchSource`: where the training loop's batches come from, one after the other or all the time.
 
 Whether a finished group may fill its slot of a batch. Pure: no asyncio, no clock, no I/O.
 
@@ -93,7 +93,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BatchPart:
     """Groups of the batch that is being filled, to be learned from while the others are sampled."""
 
     groups: list[Group]
@@ -121,10 +121,10 @@ OnProgress = Callable[[int, int], None]
 """(groups of the next batch that are there, groups of a batch)"""
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Makes batches of exactly the configured size and mix."""
 
-    async def part(self, on_progress: OnProgress) -> Part:
+    async def part(self, on_progress: OnProgress) -> BatchPart:
         """The next part of the batch that is being filled; a whole batch where it comes at once.
 
         Raises `TrainingError` where none can be made; may be cancelled without a loss.

@@ -36,7 +36,7 @@ from whet.rl.data.curriculum import DrawnTask
 from whet.rl.data.lengths import Lengths
 from whet.rl.loop.group import Group
 from whet.rl.sections.training import TrainingEnvConfig
-from whet.rl.supervision.watchdog import GROUP, Wait
+from whet.rl.supervision.watchdog import GROUP, WatchedWait
 from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rollouts.jobs import AnyClient, Finished, RolloutJob, RolloutRecipe
 from whet.rollouts.limits import Limit
@@ -150,7 +150,7 @@ class GroupLimit:
     places: asyncio.Semaphore
     rollouts: int
     clock: Callable[[], float]
-    wait: Wait
+    wait: WatchedWait
     on_begin: Callable[[], None] | None = None
     begun: int = 0
     ended: int = 0

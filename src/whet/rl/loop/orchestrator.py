@@ -41,7 +41,7 @@ from whet.rl.learner.protocol import (
     nothing_learned,
     offloading_learner,
 )
-from whet.rl.loop.group import Group, Part, Source, Tally
+from whet.rl.loop.group import BatchPart, BatchSource, Group, Tally
 from whet.rl.loop.training_loop import TrainingLoop
 from whet.rl.monitors.protocol import StepReport
 from whet.rl.supervision.ending import StopRequested as StopRequested
@@ -55,7 +55,7 @@ class Orchestrator(TrainingLoop):
     """Drives one run of reinforcement learning."""
 
     config: RunConfig
-    source: Source
+    source: BatchSource
     engine: Engine
     shaper: RewardShaper
     _recording: asyncio.Future[None] | None = None
@@ -155,7 +155,7 @@ class Orchestrator(TrainingLoop):
                 fresh += FreshTokens.of(logprobs_T, batch.logprobs, batch.trained)
         return mismatch_metrics(fresh, loss, stale_tokens=stale_tokens)
 
-    async def _part(self, step: int) -> Part:
+    async def _part(self, step: int) -> BatchPart:
         """Groups of the batch of `step`. Where none can be made, the steps before it are saved."""
         if self.stop.is_set():  # groups may be there before the first wait
             raise StopRequested
@@ -245,7 +245,7 @@ class StepAccumulator:
     whole: bool = False
     wait_s: float = 0.0  # of the learner, for rollouts
 
-    def add(self, part: Part, assembled: Assembled, loss: LossOutput) -> None:
+    def add(self, part: BatchPart, assembled: Assembled, loss: LossOutput) -> None:
         self.groups += part.groups
         self.parts.append(assembled)
         self.losses.append(loss)

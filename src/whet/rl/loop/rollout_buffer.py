@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from whet.rl.data.lengths import lengths_of
-from whet.rl.loop.group import Group, GroupFilter, Part, Tally
+from whet.rl.loop.group import BatchPart, Group, GroupFilter, Tally
 
 PARTS = 4
 """In which a batch is learned while it is sampled: what is left to do once its last group is there is a quarter."""
@@ -114,7 +114,7 @@ class RolloutBuffer:
         there = sum(min(count, len(self._ready[environment])) for environment, count in self._wanted().items())
         return self.lead.groups_per_batch - len(self._taken) - there
 
-    def take(self) -> Part | None:
+    def take(self) -> BatchPart | None:
         """The next part of the batch that is being filled; None while too few groups of it are ready."""
         missing = self.missing
         there = self.lead.groups_per_batch - len(self._taken) - missing
@@ -129,7 +129,7 @@ class RolloutBuffer:
             groups += first
         groups.sort(key=lambda group: group.id)
         self._taken += groups
-        return Part(groups, None if missing else self._end_of_batch())
+        return BatchPart(groups, None if missing else self._end_of_batch())
 
     def _end_of_batch(self) -> Tally:
         del self._planned[: self.lead.groups_per_batch]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whet.rl.data.curriculum import Curriculum, DrawnTask
-from whet.rl.loop.group import MAX_ERRORED_GROUPS, Group, GroupFilter, OnProgress, Part
+from whet.rl.loop.group import MAX_ERRORED_GROUPS, BatchPart, Group, GroupFilter, OnProgress
 from whet.rl.loop.group_runner import GroupRunner
 from whet.rl.loop.rollout_buffer import RolloutBuffer
 from whet.system.cancellation import cancel
@@ -32,7 +32,7 @@ BEFORE_SAMPLING = 0
 
 @dataclass(slots=True)
 class SyncSource:
-    """Runs the groups of one step at a time. See `Source`."""
+    """Runs the groups of one step at a time. See `BatchSource`."""
 
     runner: GroupRunner
     curriculum: Curriculum
@@ -41,7 +41,7 @@ class SyncSource:
     max_errored_groups: int = MAX_ERRORED_GROUPS
     _idle_since: float | None = None
 
-    async def part(self, on_progress: OnProgress) -> Part:
+    async def part(self, on_progress: OnProgress) -> BatchPart:
         """A whole batch: groups are run until every slot is filled. Cancelled or failed, it gives its tasks back."""
         before = self.curriculum.state_dict()
         try:
@@ -52,7 +52,7 @@ class SyncSource:
         self._idle_since = time.perf_counter()
         return batch
 
-    async def _fill(self, on_progress: OnProgress) -> Part:
+    async def _fill(self, on_progress: OnProgress) -> BatchPart:
         group_filter = GroupFilter(self.min_variance, max_errored_groups=self.max_errored_groups)
         filled = dict[int, Group]()
         tasks = [self.curriculum.next_task() for _ in range(self.groups_per_batch)]
@@ -80,7 +80,7 @@ class SyncSource:
         for group in sorted(attempted, key=lambda group: group.id):
             if not group.errors:
                 self.curriculum.observe(group.task, float(group.rewards_G.mean()))
-        return Part([filled[slot] for slot in sorted(filled)], group_filter.tally)
+        return BatchPart([filled[slot] for slot in sorted(filled)], group_filter.tally)
 
     def waiting(self) -> list[Group]:
         """None: nothing is sampled ahead."""
@@ -120,7 +120,7 @@ class _Flight:
 
 @dataclass(slots=True)
 class AsyncSource:
-    """Keeps as many groups in flight as the buffer allows. See `Source`."""
+    """Keeps as many groups in flight as the buffer allows. See `BatchSource`."""
 
     runner: GroupRunner
     curriculum: Curriculum
@@ -135,7 +135,7 @@ class AsyncSource:
     _leaving: set[Attempt] = field(default_factory=set)  # cancelled, and not gone yet
     _closed: bool = False
 
-    async def part(self, on_progress: OnProgress) -> Part:
+    async def part(self, on_progress: OnProgress) -> BatchPart:
         size = self.buffer.lead.groups_per_batch
         while True:
             if self._failure is not None:

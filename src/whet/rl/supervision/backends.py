@@ -35,7 +35,7 @@ from whet.rl.storage.starting_point import starting_adapter
 from whet.rl.storage.weight_directory import weights_directory
 from whet.rl.supervision.child_log import ForwardedLog
 from whet.rl.supervision.engine_process import EngineProcess
-from whet.rollouts.workers.started import LocalProcess, Started
+from whet.rollouts.workers.started import LocalProcess, StartedWorker
 from whet.system.children import began
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Backend:
         """Tokens of a sequence, as far as is known now."""
         return self.model.arch.max_context
 
-    def start_worker(self, number: int) -> Started:
+    def start_worker(self, number: int) -> StartedWorker:
         """Begin to start the worker for environments with this number; a `Starter`."""
         return LocalProcess(number)
 

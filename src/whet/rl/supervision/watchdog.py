@@ -59,7 +59,7 @@ class WatchdogConfig(StrictModel):
 
 
 @dataclass(eq=False, slots=True)
-class Wait:
+class WatchedWait:
     """One wait: `who` waits for `awaited`. `kind` says whose deadlines it shares."""
 
     kind: str
@@ -87,7 +87,7 @@ class Wait:
 class Stall:
     """A wait that has just become worse than it was."""
 
-    wait: Wait
+    wait: WatchedWait
     verdict: Verdict
     waited: float  # seconds
     usual: float | None  # seconds of the slowest of its kind; None where none has ended
@@ -106,9 +106,9 @@ class WaitTable:
 
     config: WatchdogConfig = field(default_factory=WatchdogConfig)
     expired: Counter[str] = field(default_factory=Counter)  # waits that were ended at their deadline, by kind
-    _open: dict[int, Wait] = field(default_factory=dict)
+    _open: dict[int, WatchedWait] = field(default_factory=dict)
     _slowest: dict[str, float] = field(default_factory=dict)
-    _engine: Wait | None = None
+    _engine: WatchedWait | None = None
 
     def begin(
         self,
@@ -120,15 +120,15 @@ class WaitTable:
         *,
         blocks: bool = False,
         detail: Callable[[], str] | None = None,
-    ) -> Wait:
+    ) -> WatchedWait:
         """`act` is called once the deadline has passed, with what is wrong in words."""
-        wait = Wait(kind, who, awaited, now, act, blocks, detail)
+        wait = WatchedWait(kind, who, awaited, now, act, blocks, detail)
         self._open[id(wait)] = wait
         if kind == ENGINE:
             self._engine = wait
         return wait
 
-    def end(self, wait: Wait, now: float, *, usual: bool = True) -> None:
+    def end(self, wait: WatchedWait, now: float, *, usual: bool = True) -> None:
         """The wait is over; `usual` is False where how long it took says nothing (it failed, or was cancelled)."""
         if wait is self._engine:
             self._engine = None
@@ -174,7 +174,7 @@ class WaitTable:
                 wait.began += paused
                 wait.acted += paused
 
-    def _verdict(self, wait: Wait, waited: float, now: float) -> Verdict | None:
+    def _verdict(self, wait: WatchedWait, waited: float, now: float) -> Verdict | None:
         if wait.replaceable and (engine := self._engine) is not None:
             waited -= max(0.0, now - engine.began)  # the engine keeps them waiting, and has a deadline of its own
         if wait.act is not None and wait.verdict in ("acted on", "given up"):

@@ -37,7 +37,7 @@ from whet.inference.protocol import (
     trouble_text,
 )
 from whet.rl.data.lengths import Lengths
-from whet.rl.supervision.watchdog import ENGINE, STALLED, Stall, Wait, WaitTable, WatchdogConfig, seconds
+from whet.rl.supervision.watchdog import ENGINE, STALLED, Stall, WaitTable, WatchdogConfig, WatchedWait, seconds
 from whet.system.children import Listener
 from whet.system.signals import environment_code, place
 
@@ -58,13 +58,13 @@ while True:
         wait = interval
 """
 MOST_SWALLOWED = 3
-_current: ContextVar[Wait | None] = ContextVar("whet_current_wait", default=None)
+_current: ContextVar[WatchedWait | None] = ContextVar("whet_current_wait", default=None)
 
 Say = Callable[[str], None]
 
 
 @contextmanager
-def in_context_of(wait: Wait) -> Iterator[None]:
+def in_context_of(wait: WatchedWait) -> Iterator[None]:
     """Tasks that are begun within belong to this wait."""
     token = _current.set(wait)
     try:
@@ -106,7 +106,7 @@ class Watchdog:
         act: Callable[[str], None] | None = None,
         blocks: bool = False,
         detail: Callable[[], str] | None = None,
-    ) -> Iterator[Wait]:
+    ) -> Iterator[WatchedWait]:
         """What happens within is one wait. It counts for what is usual unless it raises.
 
         Args:
@@ -270,7 +270,7 @@ class WatchedEngine:
     lengths: Lengths = field(default_factory=Lengths)
     tokens: int = 0  # sampled since it was made
     _asking: int = 0
-    _wait: Wait | None = None
+    _wait: WatchedWait | None = None
 
     @property
     def version(self) -> int:
@@ -326,7 +326,7 @@ class WatchedEngine:
     def metrics(self) -> dict[str, float]:
         return engine_metrics(self.engine)
 
-    def _begin(self) -> Wait:
+    def _begin(self) -> WatchedWait:
         dog = self.watchdog
         self._wait = dog.waits.begin(
             ENGINE, "every rollout", "an answer of the engine", dog.clock(), dog.stop, detail=self._describe

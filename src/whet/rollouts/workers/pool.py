@@ -45,7 +45,7 @@ CANCEL_S = 0.8 * GRACE_S  # for a worker to hear that a job is cancelled
 
 
 class WorkerPool:
-    """Runs rollouts in processes of their own; a `Runner`."""
+    """Runs rollouts in processes of their own; a `JobRunner`."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Where a worker runs: a process of this host, over a socket pair. Other places are other `Starter`s.
 
-    Starter(number) ──▶ Started: a stream socket to the worker, and how to wait for it, end it, and say how it ended
+    Starter(number) ──▶ StartedWorker: a stream socket to the worker, how to wait for it, end it, and say how it ended
 
 The worker's side of any place is `process.serve`: it works for the session at the other end of a stream socket. A
 starter for another host connects a TCP socket, proves to both ends that they belong together before the first frame,
@@ -26,7 +26,7 @@ BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from whet.rollo
 STDERR = 2
 
 
-class Started(Protocol):
+class StartedWorker(Protocol):
     """A worker that was started. Only `socket` and `wait` may block; they are called in threads."""
 
     @property
@@ -57,7 +57,7 @@ class Started(Protocol):
         ...
 
 
-Starter: TypeAlias = Callable[[int], Started]
+Starter: TypeAlias = Callable[[int], StartedWorker]
 """Starts the worker with this number. Raises `OSError` where it cannot. Called on the event loop, so it is quick."""
 
 

@@ -58,23 +58,23 @@ class Descriptors:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class StorageLimit:
     """What the code may fill: bytes of home, /tmp and shared memory together, and how many files they may be."""
 
     size: int
     files: int
 
 
-def room(spec: SandboxSpec, memory_is_grouped: bool) -> Room:
+def room(spec: SandboxSpec, memory_is_grouped: bool) -> StorageLimit:
     """Files, and what the kernel needs for each however empty, count as memory where a control group does.
 
     They do not go away when their writer is killed, so they must leave room for process 1 and for a command.
     """
     files = max(FEWEST_FILES, spec.memory_bytes // 8 // FILE_BYTES)
     if not memory_is_grouped:
-        return Room(spec.disk_bytes, files)
+        return StorageLimit(spec.disk_bytes, files)
     left = spec.memory_bytes - files * FILE_BYTES - RESERVED_BYTES
-    return Room(min(spec.disk_bytes, max(spec.memory_bytes // 2, left)), files)
+    return StorageLimit(min(spec.disk_bytes, max(spec.memory_bytes // 2, left)), files)
 
 
 def arguments(spec: SandboxSpec, fds: Descriptors, host: Host) -> list[str]:

@@ -29,7 +29,7 @@ _OWN = {(PROXY_HOST, PROXY_PORT), ("localhost", PROXY_PORT)}
 LOOKUPS = 2  # of a sandbox at once, on its own threads: slow name servers do not delay others
 
 
-class RefusedError(Exception):
+class DialRefusedError(Exception):
     """The allow-list, or the address behind a name, does not let a request through."""
 
 
@@ -77,13 +77,13 @@ class Dialer:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def connect(self, host: str, port: int) -> tuple[Rule, asyncio.StreamReader, asyncio.StreamWriter]:
-        """Raises RefusedError, OSError when the name does not exist or the host does not respond, TimeoutError."""
+        """Raises DialRefusedError, OSError when the name does not exist or the host does not respond, TimeoutError."""
         if self._origin is not None and (host, port) in _OWN:
             rule, port = self._origin
         elif (found := self._allowed.rule_for(host, port)) is not None:
             rule = found
         else:
-            raise RefusedError(f"this sandbox may not reach {host}, port {port}")
+            raise DialRefusedError(f"this sandbox may not reach {host}, port {port}")
         failure: OSError = OSError("its name leads to no address")
         for address in [rule.address] if rule.address is not None else await self._addresses(host, port):
             try:
@@ -100,5 +100,5 @@ class Dialer:
         for address in addresses:
             problem = address_problem(address) or ("this machine" if is_own_address(address) else None)
             if problem is not None:
-                raise RefusedError(f"the name {host} leads to {address}: {problem}")
+                raise DialRefusedError(f"the name {host} leads to {address}: {problem}")
         return addresses

@@ -22,12 +22,12 @@ from http import HTTPStatus
 import h11
 
 from whet.sandboxes.network.allow_list import KEPT, NetworkUse, Refusal, Rule
-from whet.sandboxes.network.dial import Dialer, RefusedError
+from whet.sandboxes.network.dial import Dialer, DialRefusedError
 from whet.sandboxes.network.proxy_http import (
     CHUNK,
     BadRequestError,
+    RequestTarget,
     Side,
-    Target,
     exchange,
     request_for,
     target_of,
@@ -128,7 +128,7 @@ class AllowListProxy:
 
     async def _converse(self, client: Side) -> None:
         """One request: checked, then forwarded or refused."""
-        target: Target | None = None
+        target: RequestTarget | None = None
         wanted = "an unreadable request"
         try:
             self._spend(0)
@@ -139,7 +139,7 @@ class AllowListProxy:
             wanted = request.target[:200].decode("ascii", "replace")
             target = target_of(request, self._dialer.has_origin)
             await self._carry_out(client, request, target)
-        except RefusedError as error:
+        except DialRefusedError as error:
             self._note(wanted, str(error))
             await self._answer(client, HTTPStatus.FORBIDDEN, f"{error}. It may reach: {self._dialer.describe()}")
         except BadRequestError as error:
@@ -167,7 +167,7 @@ class AllowListProxy:
             self.use.failed += 1
             await self._answer(client, HTTPStatus.BAD_GATEWAY, f"{target.authority} cannot be reached: {error}")
 
-    async def _carry_out(self, client: Side, request: h11.Request, target: Target) -> None:
+    async def _carry_out(self, client: Side, request: h11.Request, target: RequestTarget) -> None:
         rule, reader, writer = await self._dialer.connect(target.host, target.port)
         try:
             server = Side(h11.CLIENT, reader, writer, self._idle_s, self._spend)
@@ -180,7 +180,7 @@ class AllowListProxy:
         finally:
             writer.transport.abort()
 
-    async def _tunnel(self, client: Side, server: Side, target: Target, rule: Rule) -> None:
+    async def _tunnel(self, client: Side, server: Side, target: RequestTarget, rule: Rule) -> None:
         if not isinstance(await client.next(), h11.EndOfMessage):
             raise BadRequestError("a request for a tunnel has no body")
         await client.send(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
@@ -225,7 +225,7 @@ class AllowListProxy:
     def _spend(self, count: int) -> None:
         self.use.bytes += count
         if self.use.bytes > self._max_bytes:
-            raise RefusedError(f"this sandbox has used up its network_bytes of {self._max_bytes}")
+            raise DialRefusedError(f"this sandbox has used up its network_bytes of {self._max_bytes}")
 
     def _note(self, target: str, reason: str) -> None:
         self.use.refused += 1
@@ -252,14 +252,14 @@ async def _greeting(client: Side, first: bytes, host: str) -> bytes:
         try:
             named = server_name(first)
         except HelloError as error:
-            raise RefusedError(f"a tunnel to {host} has to begin with TLS for {host}: {error}") from None
+            raise DialRefusedError(f"a tunnel to {host} has to begin with TLS for {host}: {error}") from None
         if named == host:
             return first
         if named is not None:
-            raise RefusedError(f"a tunnel to {host} has to begin with TLS for {host}, not for {named[:100]!r}")
+            raise DialRefusedError(f"a tunnel to {host} has to begin with TLS for {host}, not for {named[:100]!r}")
         data = await client.read()
         if not data:
-            raise RefusedError(f"a tunnel to {host} has to begin with TLS for {host}, and ended before that")
+            raise DialRefusedError(f"a tunnel to {host} has to begin with TLS for {host}, and ended before that")
         first += data
 
 

@@ -42,7 +42,7 @@ class BadRequestError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     """Where a request wants to go."""
 
     host: str  # canonical
@@ -102,7 +102,7 @@ class Side:
             await self.writer.drain()
 
 
-def target_of(request: h11.Request, has_origin: bool = False) -> Target:
+def target_of(request: h11.Request, has_origin: bool = False) -> RequestTarget:
     """Raises BadRequestError for a request that is not one to a proxy or that could be read in two ways.
 
     With an origin, a request in origin form is one to the proxy's own address, which represents it.
@@ -116,7 +116,7 @@ def target_of(request: h11.Request, has_origin: bool = False) -> Target:
     if b"content-length" in names and b"transfer-encoding" in names:
         raise BadRequestError("it has both a length and chunks")
     if has_origin and _PATH.match(text):
-        return Target(PROXY_HOST, PROXY_PORT, text)
+        return RequestTarget(PROXY_HOST, PROXY_PORT, text)
     match = _ABSOLUTE.match(text)
     if match is None:
         raise BadRequestError("this is a proxy: request http://host/path, or CONNECT host:port")
@@ -124,17 +124,17 @@ def target_of(request: h11.Request, has_origin: bool = False) -> Target:
     return _target(match["authority"], 80, path if path.startswith("/") else f"/{path}")
 
 
-def _target(authority: str, default_port: int | None, path: str | None) -> Target:
+def _target(authority: str, default_port: int | None, path: str | None) -> RequestTarget:
     split = split_port(authority)
     host, port = split if split is not None else ("", None)
     port = default_port if port is None else port
     canonical = canonical_host(host)
     if canonical is None or port is None:
         raise BadRequestError(f"{authority[:100]!r} is no host and port")
-    return Target(canonical, port, path)
+    return RequestTarget(canonical, port, path)
 
 
-def request_for(request: h11.Request, target: Target) -> h11.Request:
+def request_for(request: h11.Request, target: RequestTarget) -> h11.Request:
     """The same request as the server is to see it."""
     headers: Headers = [(b"Host", target.authority.encode())]
     headers += _passed_on(request.headers)

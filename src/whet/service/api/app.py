@@ -24,7 +24,7 @@ from whet.hub.api.call import action, call_for
 from whet.hub.domain.access import Caller
 from whet.hub.pages.routes import SITE
 from whet.service.api import deployments, owners, runs, webhooks
-from whet.service.domain.access import SEE, Viewer, viewer_of
+from whet.service.domain.access import SEE, RequestUser, viewer_of
 from whet.service.pages import PAGES
 from whet.service.service import FILE_BYTES, Service, service_of
 
@@ -59,7 +59,7 @@ def create_service_app(service: Service) -> FastAPI:
     return app
 
 
-def _values(viewer: Viewer) -> dict[str, Any]:
+def _values(viewer: RequestUser) -> dict[str, Any]:
     """Of each page."""
     return {"user": viewer.name, "is_site_admin": viewer.is_admin}
 
@@ -74,7 +74,7 @@ def _more_values(request: Request, template: str, caller: Caller, values: Mappin
     return known
 
 
-def _evaluations(request: Request, viewer: Viewer, environment: str) -> list[LibraryRun]:
+def _evaluations(request: Request, viewer: RequestUser, environment: str) -> list[LibraryRun]:
     """The newest evaluations of any version of an environment that the viewer may see."""
     name = environment.partition("/")[2]
     query = RunQuery(kind="evaluation", search=name, limit=200)
@@ -83,14 +83,14 @@ def _evaluations(request: Request, viewer: Viewer, environment: str) -> list[Lib
     return of_it[:MOST_EVALUATIONS]
 
 
-def _viewer_of_token(request: Request) -> Viewer:
+def _viewer_of_token(request: Request) -> RequestUser:
     return _viewer(request, page=False)
 
 
-def _viewer_of_session(request: Request) -> Viewer:
+def _viewer_of_session(request: Request) -> RequestUser:
     return _viewer(request, page=True)
 
 
-def _viewer(request: Request, *, page: bool) -> Viewer:
+def _viewer(request: Request, *, page: bool) -> RequestUser:
     with call_for(request, SEE, page=page).read() as (session, caller):
         return viewer_of(session, caller)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from whet.hub.answers import Page
-from whet.hub.api.call import Call, CallParameter, Identity, PartOfList, RequestBody, Words, action
+from whet.hub.api.call import CallParameter, HubRequest, Identity, PartOfList, RequestBody, Words, action
 from whet.hub.errors import HubError
 from whet.hub.storage.database import database_now
 from whet.service.answers import DeploymentAnswer
@@ -27,7 +27,7 @@ class DeploymentRequest(RequestBody):
     name: Annotated[Words, Field(min_length=1, max_length=64)] | None = None
 
 
-def data_of(call: Call) -> Path:
+def data_of(call: HubRequest) -> Path:
     """DATA, the folder of the hub and of the service."""
     return call.hub.uploads.parent
 

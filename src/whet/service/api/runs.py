@@ -24,7 +24,7 @@ from whet.envs.identity.ids import parse_id
 from whet.envs.identity.record import identify
 from whet.errors import ModelLoadError, WhetError
 from whet.hub import policy
-from whet.hub.api.call import Call, CallParameter, Identity, RequestBody, Words, action
+from whet.hub.api.call import CallParameter, HubRequest, Identity, RequestBody, Words, action
 from whet.hub.domain.access import Caller, version_for
 from whet.hub.errors import HubError, not_found
 from whet.hub.storage.database import database_now
@@ -37,7 +37,7 @@ from whet.service.domain.runs import action_states, split_reference
 from whet.service.domain.secrets import MOST, check_names
 from whet.service.domain.submission import (
     CheckedConfig,
-    RefusedError,
+    SubmissionRefusedError,
     check_config,
     check_file_names,
     check_secrets,
@@ -117,7 +117,7 @@ def submit(call: CallParameter, body: SubmissionBody, response: Response) -> Jso
             _check_references(service, session, caller, body)
     try:
         checked = _checked(service, body) if known is None else None
-    except RefusedError as error:
+    except SubmissionRefusedError as error:
         raise error.answer() from None
     with call.write() as (session, caller):
         owner_for(session, caller, body.owner)
@@ -151,7 +151,7 @@ def _new_run(service: Service, body: SubmissionBody, checked: CheckedConfig | No
 
 
 def _checked(service: Service, body: SubmissionBody) -> CheckedConfig:
-    """Raises `RefusedError`."""
+    """Raises `SubmissionRefusedError`."""
     check_secrets(body.secrets, body.config)
     with tempfile.TemporaryDirectory(dir=service.hub.uploads, prefix="check-") as made:
         folder = Path(made)
@@ -168,7 +168,7 @@ def _checked(service: Service, body: SubmissionBody) -> CheckedConfig:
                 ("environments", f"'{text}' is not installed on the service. Push it to the hub, and name its version")
             )
     if problems:
-        raise RefusedError(problems)
+        raise SubmissionRefusedError(problems)
     return checked
 
 
@@ -180,7 +180,7 @@ def _check_references(service: Service, session: Session, caller: Caller, body: 
     problems: list[tuple[str, str]] = []
     try:
         check_file_names(body.files)
-    except RefusedError as error:
+    except SubmissionRefusedError as error:
         problems += error.problems
     if why := check_names(body.secrets):
         problems.append(("secrets", why))
@@ -206,7 +206,7 @@ def _check_references(service: Service, session: Session, caller: Caller, body: 
                 (field, f"the hub's action of {reference} failed; see its page, or submit with --skip-action-check")
             )
     if problems:
-        raise RefusedError(problems).answer()
+        raise SubmissionRefusedError(problems).answer()
 
 
 @router.post("/runs/{run}/stop", status_code=202)
@@ -238,7 +238,7 @@ def delete_run(call: CallParameter, run: Identity) -> None:
     service_of(call.request).remove(run)
 
 
-def _changed(call: Call, session: Session, row: RunRow, caller: Caller) -> Json:
+def _changed(call: HubRequest, session: Session, row: RunRow, caller: Caller) -> Json:
     session.flush()
     viewer = viewer_of(session, Caller(SEE, caller.token))
     return service_of(call.request).library.view(session, row, viewer)
@@ -295,13 +295,13 @@ async def upload(call: CallParameter, sha256: Sha256, response: Response) -> Jso
     return {"sha256": sha256, "size": size}
 
 
-def _may_upload(call: Call) -> None:
+def _may_upload(call: HubRequest) -> None:
     with call.read() as (session, caller):
         viewer_of(session, caller)
         check_room(session, caller.name, 0)
 
 
-def _keep(call: Call, path: Path, sha256: str, size: int) -> None:
+def _keep(call: HubRequest, path: Path, sha256: str, size: int) -> None:
     service = service_of(call.request)
     service.blobs.add(path, sha256)
     with call.write() as (session, caller):

@@ -31,7 +31,7 @@ MOST_CACHED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class TokenUser:
     """The user of a valid token."""
 
     name: str
@@ -41,7 +41,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class _LookUp:
-    work: asyncio.Task[User]
+    work: asyncio.Task[TokenUser]
     until: float
 
 
@@ -75,12 +75,12 @@ class TokenAccess:
             known = self._known[digest] = _LookUp(work, now + CACHE_S)
         return known
 
-    def _user(self, key: str) -> User:
+    def _user(self, key: str) -> TokenUser:
         try:
             with self._database.read() as session:
                 caller = identify(session, key, SEE, database_now(session))
                 assert caller.token is not None
-                return User(caller.name, caller.token.id, owners_of(session, caller))
+                return TokenUser(caller.name, caller.token.id, owners_of(session, caller))
         except HubError as error:
             if error.code == "unauthenticated":
                 raise RequestError(str(error), status=401) from None
@@ -90,7 +90,7 @@ class TokenAccess:
 class TokenVisitor:
     """One request of a user."""
 
-    def __init__(self, user: User, deployments: Deployments, meter: UsageMeter) -> None:
+    def __init__(self, user: TokenUser, deployments: Deployments, meter: UsageMeter) -> None:
         self._user, self._deployments, self._meter = user, deployments, meter
         self._used: Deployed | None = None
 

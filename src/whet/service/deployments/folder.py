@@ -35,7 +35,7 @@ _STEP = re.compile(r"step_(\d{1,18})")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DeploymentSource:
     """What a deployment is made from."""
 
     base: str  # as the run's config names it; a directory where that is in the submission
@@ -76,10 +76,10 @@ class DeploymentFolder:
         self.weights = self.path / "weights"
         self.base_digest = self.path / "base.sha256"
 
-    def source(self) -> Source:
+    def source(self) -> DeploymentSource:
         """Raises `ConfigError` where the folder is gone or damaged."""
         try:
-            return Source(**json.loads(self.source_file.read_text(encoding="utf-8")))
+            return DeploymentSource(**json.loads(self.source_file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise ConfigError(
                 f"the files of the deployment are gone or damaged ({self.source_file.name}: {error}). Deploy it again."
@@ -113,7 +113,7 @@ class DeploymentFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def source_of(data: Path, run: str, base: str, config: str, step: int | None) -> Source | list[int]:
+def source_of(data: Path, run: str, base: str, config: str, step: int | None) -> DeploymentSource | list[int]:
     """What a checkpoint of a run (None: the newest) is made from: its model `base` and its config, as TOML.
 
     Where there is none of that step: the steps there are.
@@ -129,7 +129,7 @@ def source_of(data: Path, run: str, base: str, config: str, step: int | None) ->
     if not steps or (step is not None and step not in steps):
         return steps
     step = steps[-1] if step is None else step
-    return Source(
+    return DeploymentSource(
         base=str(inside) if own else base,
         lora=dict(lora) if isinstance(lora, dict) else None,
         step=step,
@@ -149,7 +149,7 @@ def steps_of(data: Path, run: str, kind: str = "checkpoints") -> set[int]:
         return set()
 
 
-def base_directory(source: Source) -> Path:
+def base_directory(source: DeploymentSource) -> Path:
     """The directory of the model that the run began with.
 
     A name may be a path, and a path that of another owner's weights. So below DATA only the run's submission counts,
@@ -171,7 +171,7 @@ def digest_of(model: Path) -> str:
     return found.hexdigest()
 
 
-def take(data: Path, deployment: str, source: Source) -> DeploymentFolder:
+def take(data: Path, deployment: str, source: DeploymentSource) -> DeploymentFolder:
     """Make the folder, with the checkpoint's files in it: the run may delete its checkpoints from then on.
 
     They are linked, or copied where that cannot be, and verified when they are exported. Raises `FileNotFoundError`

@@ -25,7 +25,7 @@ RUNNERS = Action("see runners", Scope.ADMIN, site=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Viewer:
+class RequestUser:
     """A user, by the rights of its token (its id): the role in each owner's namespace that it has one in."""
 
     name: str
@@ -43,7 +43,7 @@ class Viewer:
         return self.scope >= Scope.PUSH and self.roles.get(owner, Role.NONE) >= least
 
 
-def viewer_of(session: Session, caller: Caller) -> Viewer:
+def viewer_of(session: Session, caller: Caller) -> RequestUser:
     """The caller with all of its roles. Raises `HubError` for a request without a token."""
     permit(Caller(SELF, caller.token))
     user = caller.known
@@ -51,7 +51,7 @@ def viewer_of(session: Session, caller: Caller) -> Viewer:
     roles = {name: Role(role) for name, role in session.execute(query.where(Membership.user_id == user.id))}
     roles[user.name] = Role.OWNER
     assert caller.token is not None
-    return Viewer(user.name, caller.token.id, roles, caller.subject.scope or Scope.READ, user.is_admin)
+    return RequestUser(user.name, caller.token.id, roles, caller.subject.scope or Scope.READ, user.is_admin)
 
 
 def owner_for(session: Session, caller: Caller, name: str) -> Account:

@@ -20,7 +20,7 @@ from whet.hub.errors import HubError, not_found
 from whet.hub.policy import Action, Role, Scope
 from whet.hub.storage.tables import Account, Membership
 from whet.service.answers import DeploymentAnswer, DeploymentHealth
-from whet.service.deployments.folder import Source, source_of
+from whet.service.deployments.folder import DeploymentSource, source_of
 from whet.service.storage.tables import DeploymentRow, RunRow
 from whet.system.children import began
 from whet.system.files import write_whole
@@ -58,7 +58,7 @@ class NewDeployment:
     id: str
     owner: str
     name: str
-    source: Source
+    source: DeploymentSource
 
 
 def plan(session: Session, caller: Caller, data: Path, run: str, step: int | None, name: str | None) -> NewDeployment:

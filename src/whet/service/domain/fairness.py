@@ -74,7 +74,7 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunnerCapacity:
     """A runner that takes runs: all that it has, and what is free."""
 
     runner: str
@@ -184,7 +184,11 @@ def in_order(waiting: Iterable[Waiting], shares: Mapping[str, Share]) -> Iterato
 
 
 def next_run(
-    ordered: Iterable[Waiting], places: Sequence[Place], runner: str, now: float, patience_s: float = PATIENCE_S
+    ordered: Iterable[Waiting],
+    places: Sequence[RunnerCapacity],
+    runner: str,
+    now: float,
+    patience_s: float = PATIENCE_S,
 ) -> str | None:
     """The run that `runner` starts now; None where none fits, or where it is kept for one that waits too long."""
     kept: set[str] = set()

@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from whet.service.answers import RunnerAnswer
-from whet.service.domain.fairness import Amount, Place
+from whet.service.domain.fairness import Amount, RunnerCapacity
 from whet.service.domain.usage import IN_PROGRESS
 from whet.service.storage.tables import AttemptRow, RunnerRow, RunRow
 
@@ -68,7 +68,7 @@ def alive(session: Session, now: float) -> list[RunnerRow]:
     return list(session.scalars(query.order_by(RunnerRow.started_at, RunnerRow.id)))
 
 
-def places(session: Session, now: float) -> list[Place]:
+def places(session: Session, now: float) -> list[RunnerCapacity]:
     """The runners that live, with what is free.
 
     What runs on a host without a runner that lives counts for each runner of that host, until one adopts it.
@@ -86,11 +86,11 @@ def places(session: Session, now: float) -> list[Place]:
             needs for runner, host, needs in held if runner == one.id or (host == one.host and runner not in living)
         ]
         capacity = Amount.of(one.capacity)
-        answer.append(Place(one.id, capacity, capacity.less(taken)))
+        answer.append(RunnerCapacity(one.id, capacity, capacity.less(taken)))
     return answer
 
 
-def runner_view(row: RunnerRow, place: Place | None, now: float) -> RunnerAnswer:
+def runner_view(row: RunnerRow, place: RunnerCapacity | None, now: float) -> RunnerAnswer:
     return RunnerAnswer(
         id=row.id,
         host=row.host,

@@ -65,7 +65,7 @@ class CheckedConfig:
     max_steps: int | None
 
 
-class RefusedError(WhetError):
+class SubmissionRefusedError(WhetError):
     """What is wrong with a submission: fields, each with a reason."""
 
     def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
@@ -81,7 +81,7 @@ class RefusedError(WhetError):
 
 
 def check_file_names(files: Mapping[str, str]) -> None:
-    """Raises `RefusedError` for names that do not lie below `submission/`, or of which one is a folder of another."""
+    """Raises `SubmissionRefusedError` for names outside `submission/`, and where one is a folder of another."""
     problems = []
     if len(files) > MOST_FILES:
         problems.append(("files", f"at most {MOST_FILES} are allowed, and there are {len(files)}"))
@@ -98,7 +98,7 @@ def check_file_names(files: Mapping[str, str]) -> None:
         elif name == RUN_CONFIG or name in folders:
             problems.append((f"files.{name[:80]}", "is the name of something else too"))
     if problems:
-        raise RefusedError(problems)
+        raise SubmissionRefusedError(problems)
 
 
 def is_inside(path: str) -> bool:
@@ -115,28 +115,30 @@ def leads_out(path: str) -> bool:
 
 
 def check_config(kind: str, folder: Path, text: str, files: Mapping[str, str]) -> CheckedConfig:
-    """Load `folder`/config.toml, which has `text`, next to its files. Raises `RefusedError`."""
+    """Load `folder`/config.toml, which has `text`, next to its files. Raises `SubmissionRefusedError`."""
     try:
         tables = parse_toml(text)
     except ValueError as error:
-        raise RefusedError([("config", f"not valid TOML: {str(error).rstrip('.')}")]) from None
+        raise SubmissionRefusedError([("config", f"not valid TOML: {str(error).rstrip('.')}")]) from None
     problems = [*_refused_keys(tables, files), *_with_secrets(tables)]
     if problems:
-        raise RefusedError(problems)
+        raise SubmissionRefusedError(problems)
     path = folder / RUN_CONFIG
     try:
         checked = _load(kind, path)
     except WhetError as error:
         lines = [line.removeprefix(f"{path}: ").replace(str(path), RUN_CONFIG) for line in str(error).splitlines()]
-        raise RefusedError([_problem(line.replace(str(folder), ".")) for line in lines]) from None
+        raise SubmissionRefusedError([_problem(line.replace(str(folder), ".")) for line in lines]) from None
     return replace(checked, model=checked.model.removeprefix(f"{folder}/"))
 
 
 def check_secrets(values: Mapping[str, str], text: str) -> None:
-    """Raises `RefusedError` where the value of a secret is in the config, which others can read."""
+    """Raises `SubmissionRefusedError` where the value of a secret is in the config, which others can read."""
     for name, value in values.items():
         if len(value) >= SHORTEST and value in text:
-            raise RefusedError([(f"secrets.{name}", "its value is also in the config, which others can read")])
+            raise SubmissionRefusedError(
+                [(f"secrets.{name}", "its value is also in the config, which others can read")]
+            )
 
 
 def _load(kind: str, path: Path) -> CheckedConfig:
@@ -167,14 +169,14 @@ def _nowhere(path: Path) -> bool:
 
 
 def environment_id(text: str) -> EnvironmentId:
-    """The parts of an id that a submission may have. Raises `RefusedError` for paths and URLs."""
+    """The parts of an id that a submission may have. Raises `SubmissionRefusedError` for paths and URLs."""
     try:
         found = parse_id(text, _nowhere)
     except EnvironmentLoadError as error:
-        raise RefusedError([("environments", str(error))]) from None
+        raise SubmissionRefusedError([("environments", str(error))]) from None
     if found.path is not None or found.url is not None:
         reason = f"'{text[:80]}' is a path or a URL; push it to the hub, and name it as owner/name@version"
-        raise RefusedError([("environments", reason)])
+        raise SubmissionRefusedError([("environments", reason)])
     return found
 
 

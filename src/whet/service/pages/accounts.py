@@ -12,7 +12,7 @@ from whet.dashboard.pages.rendering import PageRoute, address, render, root_of
 from whet.hub import policy
 from whet.hub.answers import NewTokenAnswer, NewUserAnswer
 from whet.hub.api import accounts as api
-from whet.hub.api.call import Call, Identity, action
+from whet.hub.api.call import HubRequest, Identity, action
 from whet.hub.policy import Role
 from whet.service.pages.forms import ALL, PageCall, Text, confirm, filled, owners_of, sent, viewer_in
 
@@ -34,7 +34,7 @@ def tokens_page(request: Request, call: PageCall) -> Response:
 
 
 def _tokens(
-    request: Request, call: Call, problem: str = "", status: int = 200, made: NewTokenAnswer | None = None
+    request: Request, call: HubRequest, problem: str = "", status: int = 200, made: NewTokenAnswer | None = None
 ) -> Response:
     items = api.list_tokens(call, ALL).items
     return render(request, "tokens.html", status, tokens=items, problem=problem, made=made)
@@ -74,11 +74,11 @@ def members_page(request: Request, call: PageCall, owner: str = "") -> Response:
     return _members(request, call, owner)
 
 
-def _members(request: Request, call: Call, owner: str, problem: str = "", status: int = 200) -> Response:
+def _members(request: Request, call: HubRequest, owner: str, problem: str = "", status: int = 200) -> Response:
     viewer = viewer_in(request)
     organisations = [name for name in owners_of(viewer, Role.VIEWER) if name != viewer.name]
     owner = owner or next(iter(organisations), "")
-    listing = Call(call.hub, policy.SEE_MEMBERS, call.token, call.base, call.request, call.kind)
+    listing = HubRequest(call.hub, policy.SEE_MEMBERS, call.token, call.base, call.request, call.kind)
     items = api.list_members(listing, ALL, owner).items if owner else []
     return render(
         request,
@@ -127,7 +127,7 @@ def users_page(request: Request, call: PageCall) -> Response:
 
 
 def _users(
-    request: Request, call: Call, problem: str = "", status: int = 200, made: NewUserAnswer | None = None
+    request: Request, call: HubRequest, problem: str = "", status: int = 200, made: NewUserAnswer | None = None
 ) -> Response:
     items = api.list_users(call, ALL).items
     return render(request, "users.html", status, users=items, problem=problem, made=made)

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
 from whet.dashboard.pages.rendering import render, root_of
-from whet.hub.api.call import Call, Part, RequestBody, Words, call_for
+from whet.hub.api.call import HubRequest, ListRange, RequestBody, Words, call_for
 from whet.hub.errors import HubError
 from whet.hub.policy import Role
-from whet.service.domain.access import Viewer
+from whet.service.domain.access import RequestUser
 
 T = TypeVar("T")
 Body = TypeVar("Body", bound=RequestBody)
@@ -21,22 +21,22 @@ Text = Annotated[Words, Form(max_length=2_000)]
 """A field of a form."""
 
 
-async def _page_call(request: Request) -> Call:
+async def _page_call(request: Request) -> HubRequest:
     """A request with the session of a page. Raises `HubError` for a form that another site sent."""
     return call_for(request, request.scope["route"].endpoint.hub_action, page=True)
 
 
-ALL = Part(200)
-PageCall = Annotated[Call, Depends(_page_call)]
+ALL = ListRange(200)
+PageCall = Annotated[HubRequest, Depends(_page_call)]
 
 
-def viewer_in(request: Request) -> Viewer:
+def viewer_in(request: Request) -> RequestUser:
     viewer = request.state.dashboard.viewer
-    assert isinstance(viewer, Viewer)
+    assert isinstance(viewer, RequestUser)
     return viewer
 
 
-def owners_of(viewer: Viewer, role: Role) -> list[str]:
+def owners_of(viewer: RequestUser, role: Role) -> list[str]:
     """The owners in which a viewer has this role at least; its own name first."""
     return sorted(
         (name for name, has in viewer.roles.items() if has >= role), key=lambda name: (name != viewer.name, name)

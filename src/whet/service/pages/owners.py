@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from whet.dashboard.pages.rendering import PageRoute, address, render
 from whet.hub import policy
-from whet.hub.api.call import Call, Identity, Part, action
+from whet.hub.api.call import HubRequest, Identity, ListRange, action
 from whet.hub.policy import Role
 from whet.service.answers import NewWebhookAnswer
 from whet.service.api import owners, webhooks
@@ -35,7 +35,7 @@ def secrets_page(request: Request, call: PageCall, owner: str = "") -> Response:
 
 
 def _secrets(
-    request: Request, call: Call, owner: str, problem: str = "", status: int = 200, name: str = ""
+    request: Request, call: HubRequest, owner: str, problem: str = "", status: int = 200, name: str = ""
 ) -> Response:
     owner, known = _choice(request, owner, Role.MAINTAINER)
     items = owners.list_secrets(call, ALL, owner).items
@@ -66,7 +66,7 @@ def webhooks_page(request: Request, call: PageCall, owner: str = "") -> Response
 
 def _webhooks(
     request: Request,
-    call: Call,
+    call: HubRequest,
     owner: str,
     problem: str = "",
     status: int = 200,
@@ -110,7 +110,7 @@ def add_webhook(
 @router.get("/webhooks/{webhook}")
 @action(policy.MAINTAIN)
 def deliveries_page(request: Request, call: PageCall, webhook: Identity, cursor: int = 0) -> Response:
-    listed = webhooks.list_deliveries(call, Part(cursor=max(0, cursor)), webhook)
+    listed = webhooks.list_deliveries(call, ListRange(cursor=max(0, cursor)), webhook)
     return render(request, "deliveries.html", webhook=webhook, deliveries=listed.items, following=listed.next)
 
 
@@ -146,7 +146,7 @@ def usage_page(request: Request, call: PageCall, owner: str = "") -> Response:
     return _usage(request, call, owner)
 
 
-def _usage(request: Request, call: Call, owner: str, problem: str = "", status: int = 200) -> Response:
+def _usage(request: Request, call: HubRequest, owner: str, problem: str = "", status: int = 200) -> Response:
     owner, known = _choice(request, owner, Role.VIEWER)
     found = owners.usage(call, owner)
     may_change = viewer_in(request).is_admin

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from whet.dashboard.data.checkpoints import checkpoints
 from whet.dashboard.pages.rendering import PageRoute, render
-from whet.hub.api.call import Call, Identity, action
+from whet.hub.api.call import HubRequest, Identity, action
 from whet.hub.errors import HubError
 from whet.service.api import runs
 from whet.service.domain.access import RUN, SEE
@@ -101,7 +101,7 @@ def act(
     return sent(request, do, then, partial(_asked, request, run, what, step))
 
 
-def _do(call: Call, run: str, what: What, step: str, caps: dict[str, str]) -> Any:
+def _do(call: HubRequest, run: str, what: What, step: str, caps: dict[str, str]) -> Any:
     if what == "stop":
         return runs.stop(call, run)
     if what == "delete":

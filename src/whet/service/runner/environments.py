@@ -80,7 +80,7 @@ class PinnedWheel:
 
 
 @dataclass(frozen=True, slots=True)
-class Packages:
+class RunPackages:
     """What is installed for a run, and what its packages may bring with them."""
 
     wheels: Sequence[PinnedWheel] = ()
@@ -112,7 +112,7 @@ def _wheels() -> Any:
     return query.where(StoredFile.kind == "wheel", Version.deleted_at.is_(None), EnvironmentRow.deleted_at.is_(None))
 
 
-def packages_of(session: Session, environments: Sequence[str], owner: str, user: str) -> Packages:
+def packages_of(session: Session, environments: Sequence[str], owner: str, user: str) -> RunPackages:
     """What a run of `owner` that `user` submitted installs.
 
     Raises `ConfigError` for an environment that is gone, and where two organisations give one name to packages that
@@ -120,7 +120,7 @@ def packages_of(session: Session, environments: Sequence[str], owner: str, user:
     """
     wheels = wheels_of(session, environments)
     if not wheels:
-        return Packages()
+        return RunPackages()
     organisations = {one.owner for one in wheels}
     query = select(Account.name, EnvironmentRow.name).join(EnvironmentRow.owner)
     names = {(one, name) for one, name in session.execute(query.where(Account.name.in_(organisations)))}
@@ -146,7 +146,7 @@ def packages_of(session: Session, environments: Sequence[str], owner: str, user:
                 offered += found
                 waiting += found
     private = {name for _, name in names if sources.get(name) != ""}
-    return Packages(wheels, offered, frozenset(private))
+    return RunPackages(wheels, offered, frozenset(private))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Builder:
     leaving: threading.Event = field(default_factory=threading.Event)
     """Ends what is being installed."""
 
-    def python_with(self, packages: Packages, user: int | None = None) -> Path:
+    def python_with(self, packages: RunPackages, user: int | None = None) -> Path:
         """The interpreter that has these environments; this one where there are none.
 
         Raises `ConfigError` with pip's reason where they cannot be installed.
@@ -173,7 +173,7 @@ class Builder:
             self._build(target, packages, user)
         return target / "bin" / "python"
 
-    def _build(self, target: Path, packages: Packages, user: int | None) -> None:
+    def _build(self, target: Path, packages: RunPackages, user: int | None) -> None:
         target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         try:
@@ -200,7 +200,7 @@ class Builder:
             with contextlib.suppress(OSError):
                 untrusted.remove(target.parent, aside.name)
 
-    def _install(self, target: Path, aside: Path, packages: Packages, user: int | None) -> None:
+    def _install(self, target: Path, aside: Path, packages: RunPackages, user: int | None) -> None:
         view = View(writable=[aside], hidden=self.hidden, user=user)
         order = self._order(target, aside, packages)
         inside = boot("whet.service.runner.building", order["path"], str(aside), sys.executable)
@@ -228,7 +228,7 @@ class Builder:
             said = f"its process ended with code {process.returncode}: {said}"
         raise ConfigError(f"{noun} {ids} cannot be installed: {said}")
 
-    def _order(self, target: Path, aside: Path, packages: Packages) -> dict[str, Any]:
+    def _order(self, target: Path, aside: Path, packages: RunPackages) -> dict[str, Any]:
         """What building.py reads."""
         settings = _pip_settings()
         upstream: str | None = self.upstream or settings.get("index-url") or PYPI
@@ -251,7 +251,7 @@ class Builder:
         }
 
 
-def _digest(packages: Packages) -> str:
+def _digest(packages: RunPackages) -> str:
     """Of what decides what is installed: the wheels, what they may bring, this Python, and what it has."""
     files = sorted({f"{one.id} {one.sha256}" for one in packages.offered})
     wheels = sorted(one.id for one in packages.wheels)

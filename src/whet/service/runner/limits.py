@@ -2,7 +2,7 @@
 
 A control group counts memory and processes where one can be made (`sandboxes/bubblewrap/cgroups.py`); elsewhere the
 processes are looked at up to ten times a second. The folder is measured whenever its file system has lost so much room
-that it may have reached its limit. Limits of each process (rlimits) keep one that is faster than a look from getting
+that it may have reached its limit. RunLimits of each process (rlimits) keep one that is faster than a look from getting
 far.
 """
 
@@ -33,7 +33,7 @@ MARGIN = 16  # processes that the kernel allows beyond the limit, so that a look
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RunLimits:
     """Of one run: bytes of memory, processes and threads, bytes and files in its folder."""
 
     memory: int
@@ -42,7 +42,7 @@ class Limits:
     files: int
 
     @staticmethod
-    def of(needs: Mapping[str, Any]) -> Limits:
+    def of(needs: Mapping[str, Any]) -> RunLimits:
         """By the needs of a row. An estimate is no measurement: a quarter more than declared, and 1 GiB."""
         declared, devices = int(needs.get("memory") or DEFAULT_MEMORY), int(needs.get("devices") or 0)
         on_devices = devices * int(
@@ -50,7 +50,7 @@ class Limits:
         )  # which weights pass through the host on their way to
         cores = float(needs.get("cores") or 1)
         disk = int(needs.get("disk") or 256 * MIB + 8 * (declared + on_devices))
-        return Limits(
+        return RunLimits(
             memory=(declared + on_devices) * 5 // 4 + GIB + devices * DEVICE_HOST_MEMORY,
             processes=PROCESSES + int(PROCESSES_PER_PART * (cores + (declared >> 30))) + PROCESSES_PER_DEVICE * devices,
             disk=disk,
@@ -69,7 +69,7 @@ class Limits:
 class LimitWatch:
     """Of a run's processes, the descendants of `top`, and its folder. `enter`, then `exceeded` again and again."""
 
-    def __init__(self, limits: Limits, name: str, folder: Path) -> None:
+    def __init__(self, limits: RunLimits, name: str, folder: Path) -> None:
         """`name` of the control group: the same one finds that of a watch before."""
         self._limits, self._folder = limits, folder
         self._group = cgroups.make(name, limits.memory, limits.processes, None)

@@ -20,12 +20,12 @@ from whet.hub.storage.store import FileStore
 from whet.records.directory import METADATA, RUN_CONFIG
 from whet.service.runner import isolation as isolating
 from whet.service.runner import network
-from whet.service.runner.environments import Builder, Packages
+from whet.service.runner.environments import Builder, RunPackages
 from whet.service.runner.folders import CACHE, RUN, SUBMISSION, RunFolder
 from whet.service.runner.isolation import Isolation, View
-from whet.service.runner.limits import Limits
+from whet.service.runner.limits import RunLimits
 from whet.service.runner.progress import Watch
-from whet.service.runner.shim import GATE_HERE, Plan
+from whet.service.runner.shim import GATE_HERE, ShimPlan
 from whet.system import untrusted
 from whet.system.files import write_whole
 
@@ -35,7 +35,7 @@ SECRETS_INSIDE = "/dev/shm/whet-secrets.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PreparedRun:
     """What a run is, taken out of its row."""
 
     run: str
@@ -49,7 +49,7 @@ class Job:
     needs: Mapping[str, Any] = field(default_factory=dict)
 
 
-Command = Callable[[Path, Job, RunFolder], Sequence[str]]
+Command = Callable[[Path, PreparedRun, RunFolder], Sequence[str]]
 """The seam for tests: (interpreter, job, folder) -> the words of the run's process, in place of `command_of`."""
 
 
@@ -71,7 +71,9 @@ class Workshop:
     """Set when the runner ends, which does not wait for packages to be installed."""
     upstream: str | None = None  # the index of packages that are not on the hub; None: pip's
 
-    def plan(self, job: Job, packages: Packages, values: Mapping[str, str], devices: Sequence[str] | None) -> Plan:
+    def plan(
+        self, job: PreparedRun, packages: RunPackages, values: Mapping[str, str], devices: Sequence[str] | None
+    ) -> ShimPlan:
         """Everything is on disk when this returns. Raises `ConfigError` with the reason why the run cannot start."""
         folder = RunFolder.of(self.data, job.run)
         user = self.isolation.user_of(job.run)
@@ -92,9 +94,9 @@ class Workshop:
         variables |= network.variables() if own_network else {}
         if devices is not None:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-        limits = Limits.of(job.needs)
+        limits = RunLimits.of(job.needs)
         view = replace(self._view(folder, python, user), own_network=own_network, memory=limits.memory // 2)
-        return Plan(
+        return ShimPlan(
             command=self.isolation.command(view, [GATE_HERE, *words]),
             directory=str(folder.submission) if not isolated else "/",
             environment=variables,
@@ -151,7 +153,7 @@ def tidy(folder: RunFolder) -> None:
         untrusted.remove(folder.path, CACHE)
 
 
-def materialise(folder: RunFolder, job: Job, blobs: FileStore) -> None:
+def materialise(folder: RunFolder, job: PreparedRun, blobs: FileStore) -> None:
     """`submission/`: the config and the files that it names, with their hashes verified. Whole or absent."""
     if untrusted.is_folder(folder.path, SUBMISSION):
         return
@@ -188,12 +190,12 @@ def _copy(blobs: FileStore, sha256: str, target: Path, name: str) -> None:
         raise ConfigError(f"the file '{name}' of the submission is damaged in the store. Submit the run again.")
 
 
-def _begun(job: Job, folder: RunFolder) -> bool:
+def _begun(job: PreparedRun, folder: RunFolder) -> bool:
     """Whether an attempt before has left something to continue."""
     return job.resume and job.kind in BEGUN and untrusted.is_file(folder.path, f"{RUN}/{BEGUN[job.kind]}")
 
 
-def command_of(python: Path, job: Job, folder: RunFolder) -> list[str]:
+def command_of(python: Path, job: PreparedRun, folder: RunFolder) -> list[str]:
     """The command of each kind (docs/design/service.md), which continues a run directory that there is."""
     begun = _begun(job, folder)
     own = ["--name", folder.run.name]

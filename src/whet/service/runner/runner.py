@@ -41,11 +41,11 @@ from whet.service.runner import isolation as isolating
 from whet.service.runner.ends import End, end_of
 from whet.service.runner.environments import packages_of
 from whet.service.runner.folders import AttemptFolder, RunFolder, read_object
-from whet.service.runner.limits import Limits
+from whet.service.runner.limits import RunLimits
 from whet.service.runner.machine import Machine
-from whet.service.runner.preparing import Job, Workshop, tidy
+from whet.service.runner.preparing import PreparedRun, Workshop, tidy
 from whet.service.runner.progress import Seen, Watch
-from whet.service.runner.shim import Plan
+from whet.service.runner.shim import ShimPlan
 from whet.service.storage.tables import RunRow
 from whet.system.children import began, kill, start
 from whet.system.files import write_whole
@@ -62,21 +62,21 @@ class Following:
     """One attempt that this runner holds."""
 
     held: Held
-    job: Job
+    job: PreparedRun
     needs_devices: int
     folder: AttemptFolder
     watch: Watch
     started: bool = False
     stopping: bool = False
     renewed_at: float = float("-inf")
-    preparing: Future[Plan] | None = None
+    preparing: Future[ShimPlan] | None = None
     ending: Future[End] | None = None
     shim: subprocess.Popen[bytes] | None = None
     devices: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
-class Runner:
+class RunRunner:
     """One process that starts runs. `begin`, then `tick` again and again, then `leave`."""
 
     database: Database
@@ -176,7 +176,7 @@ class Runner:
 
     def _follow(self, held: Held, row: RunRow) -> Following:
         folder = RunFolder.of(self.workshop.data, held.run)
-        job = Job(
+        job = PreparedRun(
             run=held.run,
             kind=row.kind,
             config=row.config,
@@ -199,7 +199,7 @@ class Runner:
         free = [device.index for device in self.machine.devices if device.index not in taken_ones]
         return tuple(free[:count])
 
-    def _prepare(self, following: Following) -> Plan:
+    def _prepare(self, following: Following) -> ShimPlan:
         with self.database.read() as session:
             row = session.get_one(RunRow, following.held.run)
             values = secrets_of_run(session, self.cipher, row)
@@ -227,7 +227,7 @@ class Runner:
         else:
             self._give_up(following, KILLED)
 
-    def _await_plan(self, following: Following, preparing: Future[Plan]) -> None:
+    def _await_plan(self, following: Following, preparing: Future[ShimPlan]) -> None:
         if self._renew(following) is None or not preparing.done():
             return
         following.preparing = None
@@ -245,7 +245,7 @@ class Runner:
             return
         self._start_shim(following, plan)
 
-    def _start_shim(self, following: Following, plan: Plan) -> None:
+    def _start_shim(self, following: Following, plan: ShimPlan) -> None:
         following.folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (following.folder.path / "shim.log").open("ab") as errors:
             command = [sys.executable, "-m", "whet.service.runner.shim", str(following.folder.path)]
@@ -292,8 +292,8 @@ class Runner:
             values = secrets_of_run(session, self.cipher, session.get_one(RunRow, following.held.run))
         isolated = self.workshop.isolation.bubblewrap is not None
         patience = self.workshop.patience_s
-        limits = Limits.of(following.job.needs).as_dict()
-        plan = Plan([], "/", {}, secrets=values, sweep=not isolated, patience_s=patience, limits=limits)
+        limits = RunLimits.of(following.job.needs).as_dict()
+        plan = ShimPlan([], "/", {}, secrets=values, sweep=not isolated, patience_s=patience, limits=limits)
         self._start_shim(following, plan)
         self._renew(following)
 

@@ -65,7 +65,7 @@ def serve_runner(config: RunnerConfig, on_ready: Callable[[str], None]) -> None:
     from whet.hub.storage.store import FileStore
     from whet.service.runner.network import allowed
     from whet.service.runner.preparing import Workshop
-    from whet.service.runner.runner import Runner
+    from whet.service.runner.runner import RunRunner
     from whet.service.storage.tables import joined_database
 
     undumpable()
@@ -92,7 +92,7 @@ def serve_runner(config: RunnerConfig, on_ready: Callable[[str], None]) -> None:
             cores=config.cores or machine.cores,
             memory=machine.memory if config.memory is None else int(config.memory * (1 << 30)),
         )
-        runner = Runner(database, cipher, workshop, machine, prices)
+        runner = RunRunner(database, cipher, workshop, machine, prices)
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())

@@ -31,7 +31,7 @@ from whet.records.lock import is_held, take
 from whet.sandboxes.bubblewrap.seccomp import filter_for
 from whet.sandboxes.network.allow_list import PROXY_PORT
 from whet.service.runner.folders import AttemptFolder, read_object
-from whet.service.runner.limits import Limits, LimitWatch
+from whet.service.runner.limits import LimitWatch, RunLimits
 from whet.service.runner.output import BoundedLog
 from whet.system.children import began, in_session, kill, kill_group, this_process, undumpable
 from whet.system.files import write_whole
@@ -51,7 +51,7 @@ PIPE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Plan:
+class ShimPlan:
     """What a runner hands to a shim on standard input."""
 
     command: list[str]
@@ -66,7 +66,7 @@ class Plan:
     patience_s: float = 600.0
     """From the first request to stop until a further one kills."""
     limits: dict[str, int] | None = None
-    """The fields of `Limits`; None: none."""
+    """The fields of `RunLimits`; None: none."""
     network: list[str] | None = None
     """What a run with a network of its own may reach besides public addresses; None: it has that of the machine."""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -82,7 +82,7 @@ GATE_HERE = "{gate}"
 class Shim:
     """One attempt, guarded by this process, which holds its lock."""
 
-    def __init__(self, folder: AttemptFolder, plan: Plan, known: dict[str, Any]) -> None:
+    def __init__(self, folder: AttemptFolder, plan: ShimPlan, known: dict[str, Any]) -> None:
         self._folder, self._plan, self._identity = folder, plan, known
         self._stop_at: float | None = None
         self._signals = 0
@@ -94,7 +94,7 @@ class Shim:
         self._watch: LimitWatch | None = None
         if plan.limits is not None:
             group = known.setdefault("group", f"{os.getpid()}-{self._mark.replace('/', '-')}")
-            self._watch = LimitWatch(Limits(**plan.limits), group, folder.path.parents[1])
+            self._watch = LimitWatch(RunLimits(**plan.limits), group, folder.path.parents[1])
         self._log = BoundedLog(folder.output, plan.secrets)
         with contextlib.suppress(FileExistsError):
             os.mkfifo(folder.pipe, 0o600)
@@ -158,7 +158,7 @@ class Shim:
         isolated = not self._plan.sweep
         # The kernel counts processes by user, from 5.14 on by namespace: a user that has others gets no such limit.
         alone = isolated and (os.geteuid() == 0 or _kernel() >= (5, 14))
-        rlimits = {} if self._plan.limits is None else Limits(**self._plan.limits).rlimits(alone)
+        rlimits = {} if self._plan.limits is None else RunLimits(**self._plan.limits).rlimits(alone)
         code = filter_for(os.uname().machine, run=True) if isolated else None
         return {"secrets": self._plan.secrets, "rlimits": rlimits, "filter": (code or b"").hex()}
 
@@ -344,7 +344,7 @@ def main(folder: AttemptFolder) -> int:
     text = sys.stdin.buffer.read()
     if not text:  # the runner was killed before it had handed over the plan: nothing was started
         return 1
-    plan = Plan(**json.loads(text))
+    plan = ShimPlan(**json.loads(text))
     for _ in range(LOCK_TRIES):  # a look at the lock takes it for a moment
         if take(folder.shim_lock) is not None:
             break

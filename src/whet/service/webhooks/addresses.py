@@ -58,7 +58,7 @@ class AddressRefusedError(WhetError):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WebhookTarget:
     """Where a webhook is sent to, by its URL."""
 
     scheme: str
@@ -73,7 +73,7 @@ class Target:
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-def target_of(url: str) -> Target:
+def target_of(url: str) -> WebhookTarget:
     """The parts of a URL. Raises `AddressRefusedError` for what no webhook needs."""
     if len(url) > LONGEST or _CONTROL.search(url):
         raise AddressRefusedError(
@@ -96,10 +96,10 @@ def target_of(url: str) -> Target:
     if port not in PORTS.values() and port < FIRST_FREE_PORT:
         raise AddressRefusedError(f"port {port} is not one of the web: 80, 443, or one from {FIRST_FREE_PORT} up.")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Target(parts.scheme, host, port, path)
+    return WebhookTarget(parts.scheme, host, port, path)
 
 
-def check_url(url: str, allowed: Sequence[Network] = ()) -> Target:
+def check_url(url: str, allowed: Sequence[Network] = ()) -> WebhookTarget:
     """What can be said of a URL before its name is resolved. Raises `AddressRefusedError`."""
     target = target_of(url)
     literal = _literal(target.host)
@@ -110,7 +110,7 @@ def check_url(url: str, allowed: Sequence[Network] = ()) -> Target:
     return target
 
 
-async def addresses_of(target: Target, resolve: Resolve, allowed: Sequence[Network]) -> list[str]:
+async def addresses_of(target: WebhookTarget, resolve: Resolve, allowed: Sequence[Network]) -> list[str]:
     """The addresses that the target's host stands for now. Raises `AddressRefusedError` unless each may be used."""
     literal = _literal(target.host)
     if literal is not None:

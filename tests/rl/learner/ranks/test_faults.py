@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from whet.errors import ModelLoadError
-from whet.rl.learner.ranks.rank_group import Answer, Cause, Raised, Standing
+from whet.rl.learner.ranks.rank_group import Cause, Raised, RankResponse, Standing
 from whet.rl.learner.ranks.rank_learner import as_raised
-from whet.rl.learner.ranks.ranks_learner import REASON_WITHIN_S, Call, find_fault
+from whet.rl.learner.ranks.ranks_learner import REASON_WITHIN_S, RankCall, find_fault
 
 TIMEOUT_S = 30.0
 
@@ -18,12 +18,12 @@ def standing(rank: int, **fields: Any) -> Standing:
     return Standing(rank, f"process {100 + rank}", "cpu", **settings)
 
 
-def call(*answers: Answer, watched_s: float = 1000.0, raised_s: float = 0.0) -> Call:
-    return Call({answer.rank: answer for answer in answers}, watched_s, raised_s, TIMEOUT_S)
+def call(*answers: RankResponse, watched_s: float = 1000.0, raised_s: float = 0.0) -> RankCall:
+    return RankCall({answer.rank: answer for answer in answers}, watched_s, raised_s, TIMEOUT_S)
 
 
-def raised(rank: int, cause: Cause, text: str = "RuntimeError: it broke") -> Answer:
-    return Answer(rank, raised=Raised(cause, text))
+def raised(rank: int, cause: Cause, text: str = "RuntimeError: it broke") -> RankResponse:
+    return RankResponse(rank, raised=Raised(cause, text))
 
 
 def test_ranks_that_work_are_left_alone() -> None:
@@ -68,7 +68,7 @@ def test_of_ranks_that_all_wait_the_one_behind_is_named() -> None:
 
 def test_a_rank_that_has_answered_is_not_waited_for() -> None:
     ranks = [standing(0, phase_s=100, silent_s=100), standing(1)]
-    assert find_fault(call(Answer(0)), ranks) is None
+    assert find_fault(call(RankResponse(0)), ranks) is None
 
 
 def test_an_exception_of_one_rank_is_named_at_once_with_what_needs_less_memory() -> None:
@@ -90,7 +90,7 @@ def test_a_broken_connection_waits_for_its_reason() -> None:
 
 
 def test_a_mistake_of_the_user_is_no_fault_of_a_rank() -> None:
-    answers = [Answer(rank, raised=as_raised(ModelLoadError("no such model"))) for rank in (0, 1)]
+    answers = [RankResponse(rank, raised=as_raised(ModelLoadError("no such model"))) for rank in (0, 1)]
     assert find_fault(call(*answers), [standing(0), standing(1)]) is None
 
 

@@ -11,12 +11,12 @@ from starlette.responses import RedirectResponse, Response
 
 from whet.dashboard.call import Call, RunId, Step
 from whet.dashboard.data.rollouts import distributions, groups
-from whet.dashboard.data.series import MetricSeries
+from whet.dashboard.data.series import SeriesColumns
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, address, render
 from whet.dashboard.pages.rollouts.listing import texts_of
 from whet.dashboard.pages.rollouts.table import Texts, run_path
-from whet.display.histogram import Bin, Histogram
+from whet.display.histogram import Bin, HistogramBars
 from whet.display.page.formats import compact
 from whet.display.text import number
 from whet.records.heads import Filter
@@ -68,7 +68,7 @@ def step_page(request: Request, call: Call, run: RunId, step: Step) -> Response:
     )
 
 
-def _metrics(series: MetricSeries, run: LibraryRun, step: int) -> dict[str, list[tuple[str, str]]]:
+def _metrics(series: SeriesColumns, run: LibraryRun, step: int) -> dict[str, list[tuple[str, str]]]:
     """The metrics of a step, grouped; nothing where there are none."""
     if run.directory is None:
         return {}
@@ -92,7 +92,7 @@ def _grouped(row: Mapping[str, float]) -> dict[str, list[tuple[str, str]]]:
     return {name: grouped[name] for name in dict.fromkeys([*first, *grouped])}
 
 
-def _histograms(spread: Mapping[str, Any]) -> Iterator[tuple[str, Histogram]]:
+def _histograms(spread: Mapping[str, Any]) -> Iterator[tuple[str, HistogramBars]]:
     """(title, bars) by column and environment."""
     for column, title in COLUMNS.items():
         if column not in spread:
@@ -104,4 +104,4 @@ def _histograms(spread: Mapping[str, Any]) -> Iterator[tuple[str, Histogram]]:
             if edges[0] == edges[-1]:
                 bins = [Bin(edges[0], edges[0], sum(counts))]
             mean = number(round(spread[column]["means"][name], 3) + 0.0)  # no negative zero
-            yield f"{label} (mean {mean})", Histogram(bins)
+            yield f"{label} (mean {mean})", HistogramBars(bins)

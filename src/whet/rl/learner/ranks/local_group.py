@@ -27,7 +27,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-from whet.rl.learner.ranks.rank_group import Answer, Standing
+from whet.rl.learner.ranks.rank_group import RankResponse, Standing
 from whet.rl.supervision.child_log import ChildLog, ChildLogs, Deliver, tell_parent
 from whet.system.children import began, follow_parent, how_it_ended, is_suspended, kill, process_context
 
@@ -38,14 +38,14 @@ LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 STARTING = "starting its process"
 
 
-class Place:
+class RankState:
     """What a rank says of itself, in memory that it shares with the run: heartbeat, phase, number of phases."""
 
     _HEAD = struct.Struct("@QddQI")  # changes, odd while one is made; heartbeat; since when; phases; bytes of the phase
     _MOST = 400
 
     def __init__(self, memory: Any) -> None:
-        """`memory` is a `RawArray` of `Place.BYTES` characters."""
+        """`memory` is a `RawArray` of `RankState.BYTES` characters."""
         self._bytes = memoryview(memory).cast("B")
         self._lock = threading.Lock()
         self._changes = self._phases = 0
@@ -83,7 +83,7 @@ class _Rank:
     process: Any
     calls: connection.Connection
     answers: connection.Connection
-    place: Place
+    place: RankState
     log: ChildLog
     threads: list[threading.Thread]
 
@@ -96,7 +96,7 @@ class LocalRankGroup:
         self.size = len(devices)
         self._devices, self._directory = tuple(devices), directory
         self._ranks: list[_Rank] = []
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[RankResponse] = queue.SimpleQueue()
         self._logs = ChildLogs()
         self._starts = 0
 
@@ -127,7 +127,7 @@ class LocalRankGroup:
         there.threads = [thread for thread in there.threads if thread.is_alive()]
         self._in_thread(there, deliver, "calls")
 
-    def receive(self, timeout_s: float) -> Answer | None:
+    def receive(self, timeout_s: float) -> RankResponse | None:
         try:
             return self._answers.get(timeout=timeout_s)
         except queue.Empty:
@@ -162,8 +162,8 @@ class LocalRankGroup:
         context = process_context()
         their_calls, calls = context.Pipe(duplex=False)
         answers, their_answers = context.Pipe(duplex=False)
-        memory = context.RawArray(ctypes.c_char, Place.BYTES)
-        place, log = Place(memory), self._logs.add(f"rank {number}")
+        memory = context.RawArray(ctypes.c_char, RankState.BYTES)
+        place, log = RankState(memory), self._logs.add(f"rank {number}")
         place.phase(STARTING)
         process = context.Process(  # type: ignore[attr-defined]  # every context has it
             target=_run,
@@ -225,7 +225,7 @@ def _run(
     hears = tell_parent(log)
     for library in ("GLOO", "NCCL"):
         os.environ[f"{library}_SOCKET_IFNAME"] = LOOPBACK
-    place = Place(memory)
+    place = RankState(memory)
     place.phase(STARTING)
     threading.Thread(target=_beat, args=(place,), name="whet heartbeat", daemon=True).start()
     from whet.rl.learner.ranks.rank_learner import RankBody  # loads torch, which the run's own process may not need
@@ -241,7 +241,7 @@ def _run(
             answers.send(body.call(verb, arguments))
 
 
-def _beat(place: Place) -> None:
+def _beat(place: RankState) -> None:
     while True:
         place.beat()
         time.sleep(BEAT_S)

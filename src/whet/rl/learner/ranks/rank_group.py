@@ -32,14 +32,14 @@ from whet.rl.learner.protocol import LossOutput, TokenValues
 from whet.rl.supervision.child_log import Deliver
 
 MAKE = "make"
-"""The verb that is answered when a rank has made its part of the learner; `start` sends it. Its value is `Facts`."""
+"""The verb that is answered when a rank has made its part of the learner; `start` sends it. Value: `LearnerFacts`."""
 
 Cause = Literal["whet", "memory", "peer", "other"]
 """Of an exception: a `WhetError`; no memory left; a connection to another rank that broke; anything else."""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class LearnerFacts:
     """What a rank says of the learner once it is made."""
 
     version: int
@@ -59,7 +59,7 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RankResponse:
     """What a rank answers to one call."""
 
     rank: int
@@ -113,7 +113,7 @@ class RankGroup(Protocol):
         """Begin a call of a rank's learner. Never waits for the rank."""
         ...
 
-    def receive(self, timeout_s: float) -> Answer | None:
+    def receive(self, timeout_s: float) -> RankResponse | None:
         """The next answer of any rank; None where none came in time."""
         ...
 

@@ -34,7 +34,7 @@ from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.forward.forward_pass import ForwardPass, MicroBatch
 from whet.rl.learner.make import Dtype, LearnerParts, learner_parts
 from whet.rl.learner.protocol import LossOutput
-from whet.rl.learner.ranks.rank_group import MAKE, Answer, Cause, Facts, Raised, empty_part, one_token
+from whet.rl.learner.ranks.rank_group import MAKE, Cause, LearnerFacts, Raised, RankResponse, empty_part, one_token
 from whet.rl.learner.ranks.sharding import Sharding, call_layer
 from whet.rl.learner.saved_state import SavedState, check_saved, save_state_of_ranks
 from whet.rl.learner.torch_learner import TorchLearner
@@ -240,19 +240,19 @@ class RankBody:
         self._phase = phase
         self._learner: Any = None
 
-    def make(self, model: Path, options: Mapping[str, Any]) -> Answer:
+    def make(self, model: Path, options: Mapping[str, Any]) -> RankResponse:
         """Make the learner; `options` are those of `make_rank_learner` but for `rank` and `phase`."""
         return self._answered(MAKE, lambda: self._make(model, options))
 
-    def call(self, verb: str, arguments: tuple[Any, ...]) -> Answer:
+    def call(self, verb: str, arguments: tuple[Any, ...]) -> RankResponse:
         return self._answered(verb, lambda: getattr(self._learner, verb)(*arguments))
 
-    def _make(self, model: Path, options: Mapping[str, Any]) -> Facts:
+    def _make(self, model: Path, options: Mapping[str, Any]) -> LearnerFacts:
         with rare_collections():
             self._learner = made = make_rank_learner(model, rank=self.rank, phase=self._phase, **options)
-        return Facts(made.version, made.parameters, made.trained_parameters)
+        return LearnerFacts(made.version, made.parameters, made.trained_parameters)
 
-    def _answered(self, verb: str, work: Callable[[], Any]) -> Answer:
+    def _answered(self, verb: str, work: Callable[[], Any]) -> RankResponse:
         self._phase(CALLS[verb])
         try:
             value = work()
@@ -260,9 +260,9 @@ class RankBody:
             raised = as_raised(error)
             if raised.cause != "whet":
                 _log.error("%s failed", CALLS[verb], exc_info=error)
-            return Answer(self.rank, raised=raised)
+            return RankResponse(self.rank, raised=raised)
         self._phase(IDLE)
-        return Answer(self.rank, value, version=self._learner.version)
+        return RankResponse(self.rank, value, version=self._learner.version)
 
 
 def as_raised(error: Exception) -> Raised:

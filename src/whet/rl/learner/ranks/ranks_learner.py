@@ -32,7 +32,7 @@ from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.process import RemoteLearner
 from whet.rl.learner.protocol import LossOutput
 from whet.rl.learner.ranks.local_group import LocalRankGroup
-from whet.rl.learner.ranks.rank_group import Answer, Facts, RankGroup, Standing, divide
+from whet.rl.learner.ranks.rank_group import LearnerFacts, RankGroup, RankResponse, Standing, divide
 from whet.rl.sections.algorithm import LossConfig
 from whet.rl.storage.weight_directory import Publications
 from whet.rl.supervision.child_log import ForwardedLog
@@ -112,7 +112,7 @@ class RanksLearner(RemoteLearner):
         }
         self._ended = None
         self._group.start(self._model, options)
-        facts: Facts = self._answers(timeout_s)[0]
+        facts: LearnerFacts = self._answers(timeout_s)[0]
         self.version, self.parameters = facts.version, facts.parameters
         self.trained_parameters = facts.trained_parameters
 
@@ -130,7 +130,7 @@ class RanksLearner(RemoteLearner):
 
     def _answers(self, timeout_s: float) -> list[Any]:
         """Wait for all ranks. Raises `LearnerLostError`, or what they raise; they end where one does not answer."""
-        answers: dict[int, Answer] = {}
+        answers: dict[int, RankResponse] = {}
         began = looked = time.monotonic()
         raised_at: float | None = None
         while len(answers) < self._group.size:
@@ -146,15 +146,15 @@ class RanksLearner(RemoteLearner):
                 if answer.raised is not None and raised_at is None:
                     raised_at = now
             raised_s = 0.0 if raised_at is None else now - raised_at
-            self._check(Call(answers, now - began, raised_s, timeout_s))
-        self._check(Call(answers, 0.0, 0.0, timeout_s))
+            self._check(RankCall(answers, now - began, raised_s, timeout_s))
+        self._check(RankCall(answers, 0.0, 0.0, timeout_s))
         for number in range(self._group.size):
             if (error := _error_of(answers[number])) is not None:
                 raise error
         self.version = answers[0].version
         return [answers[number].value for number in range(self._group.size)]
 
-    def _check(self, call: Call) -> None:
+    def _check(self, call: RankCall) -> None:
         """End the ranks and raise where one is lost, or where one alone has raised an error of whet's."""
         if len(call.answers) == self._group.size and not any(one.raised for one in call.answers.values()):
             return
@@ -177,7 +177,7 @@ def local_ranks(devices: Sequence[str], directory: Path, *, timeout_s: float) ->
     return partial(RanksLearner, LocalRankGroup(devices, directory), timeout_s=timeout_s)
 
 
-def _error_of(answer: Answer) -> WhetError | None:
+def _error_of(answer: RankResponse) -> WhetError | None:
     return None if answer.raised is None else answer.raised.error
 
 
@@ -187,10 +187,10 @@ MEMORY = "a smaller learner.micro_batch_tokens, learner.activation_checkpointing
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RankCall:
     """A call of all ranks that is under way."""
 
-    answers: Mapping[int, Answer]
+    answers: Mapping[int, RankResponse]
     """Those that are there, by rank."""
     watched_s: float
     """Seconds since it began, or since this process continued after it was suspended itself."""
@@ -199,7 +199,7 @@ class Call:
     timeout_s: float
 
 
-def find_fault(call: Call, ranks: Sequence[Standing]) -> str | None:
+def find_fault(call: RankCall, ranks: Sequence[Standing]) -> str | None:
     """What is wrong, naming the rank, in one sentence without a full stop; None as long as nothing is."""
     if ended := [rank for rank in ranks if rank.ended is not None]:
         first = min(ended, key=lambda rank: "SIGKILL" not in (rank.ended or ""))  # others may end because of it
@@ -224,7 +224,7 @@ def find_fault(call: Call, ranks: Sequence[Standing]) -> str | None:
     return None
 
 
-def _raised(call: Call, ranks: Sequence[Standing]) -> str | None:
+def _raised(call: RankCall, ranks: Sequence[Standing]) -> str | None:
     for cause in ("memory", "other", "peer"):
         for answer in call.answers.values():
             if answer.raised is None or answer.raised.cause != cause:
@@ -241,7 +241,7 @@ def _raised(call: Call, ranks: Sequence[Standing]) -> str | None:
     return None
 
 
-def _blamed(rank: Standing, what: str, call: Call, ranks: Sequence[Standing]) -> str:
+def _blamed(rank: Standing, what: str, call: RankCall, ranks: Sequence[Standing]) -> str:
     """The sentence about a rank, and where the others were."""
     places: dict[str, list[Standing]] = {}
     for other in ranks:
