@@ -14,20 +14,20 @@ from whet.records.rollout_text import candidate_style, number, part_name, reward
 Shown = tuple[str, str]
 """A text and the name of its style."""
 COLUMNS: dict[str, Callable[[Head, float], Shown]] = {
-    "#": lambda head, _: (f"{head.number + 1:,}", "dim"),
-    "step": lambda head, _: (part_name(head), ""),
-    "sampling": lambda head, _: (head.sampling or "", ""),
-    "environment": lambda head, _: (head.environment, ""),
-    "candidate": lambda head, _: (head.candidate or "", candidate_style(head.candidate or "")),
-    "task": lambda head, _: ("" if head.example_id is None else str(head.example_id), ""),
-    "nth": lambda head, _: ("" if head.problem else str(head.place + 1), "dim"),
+    "#": lambda head, passed: (f"{head.number + 1:,}", "dim"),
+    "step": lambda head, passed: (part_name(head), ""),
+    "sampling": lambda head, passed: (head.sampling or "", ""),
+    "environment": lambda head, passed: (head.environment, ""),
+    "candidate": lambda head, passed: (head.candidate or "", candidate_style(head.candidate or "")),
+    "task": lambda head, passed: ("" if head.example_id is None else str(head.example_id), ""),
+    "nth": lambda head, passed: ("" if head.problem else str(head.place + 1), "dim"),
     "reward": lambda head, passed: (number(head.reward), reward_style(head.reward, passed)),
-    "advantage": lambda head, _: (signed(head.advantage), signed_style(head.advantage)),
-    "question": lambda head, _: (head.problem, "bad") if head.problem else (head.question, ""),
-    "ended": lambda head, _: ended(head),
-    "turns": lambda head, _: ("" if head.problem else str(head.turns), ""),
-    "tokens": lambda head, _: ("" if head.output_tokens is None else f"{head.output_tokens:,.0f}", ""),
-    "time": lambda head, _: (seconds(head.duration), ""),
+    "advantage": lambda head, passed: (signed(head.advantage), signed_style(head.advantage)),
+    "question": lambda head, passed: (head.problem, "bad") if head.problem else (head.question, ""),
+    "ended": lambda head, passed: ended(head),
+    "turns": lambda head, passed: ("" if head.problem else str(head.turns), ""),
+    "tokens": lambda head, passed: ("" if head.output_tokens is None else f"{head.output_tokens:,.0f}", ""),
+    "time": lambda head, passed: (seconds(head.duration), ""),
 }
 """By title: what a column shows of a rollout, given the reward from which one counts as passed."""
 SORTED_BY: dict[str, SortColumn] = {

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from whet.records.columns import LARGEST_FIRST, Shown
+from whet.records.columns import LARGEST_FIRST, Shown, about, origin
 from whet.records.heads import EVERY_ROLLOUT, Filter, Head, IndexProgress, ListTotals, Sort, SortColumn, Variety
 from whet.records.sources import candidate_names
 from whet.records.store import Heads, Store
@@ -215,9 +215,9 @@ class Listing:
 
     def chosen(self) -> list[Shown]:
         """The filters and the order."""
-        parts = [part for key, text in self.filters() for part in ((f" {key}", "bold"), (f" {text} ", ""))]
+        parts = [part for key, text in self.filters() for part in ((key, "bold"), (f" {text}  ", ""))]
         if self.arrow:
-            parts += [(" sorted", "bold"), (f" by {self.sort.column.replace('_', ' ')} {self.arrow}", "")]
+            parts += [("sorted", "bold"), (f" by {self.sort.column.replace('_', ' ')} {self.arrow}", "")]
         return parts
 
     def searched(self) -> list[Shown]:
@@ -227,4 +227,20 @@ class Listing:
             return []
         state = f"  searching: {search.done:.0%}, Esc stops" if search.running else ""
         state = "  stopped" if search.cancelled else state
-        return [(" /", "bold"), (search.text, "name"), (f" in {len(search.found):,} rollouts", ""), (state, "middling")]
+        return [("/", "bold"), (search.text, "name"), (f" in {len(search.found):,} rollouts", ""), (state, "middling")]
+
+    def status(self) -> list[list[Shown]]:
+        """The lines above the list."""
+        source = self.store.source
+        model = f" with {source.model}" if source.model else ""
+        run = [(source.environment or "rollouts", "bold"), (model, ""), (f"  {source.path}", "dim")]
+        return [line for line in (run, self.counted(), self.chosen(), self.searched()) if line]
+
+    def about(self) -> list[list[Shown]]:
+        """The lines above the current rollout."""
+        head = self.current
+        if head is None:
+            return []
+        place = f"rollout {self.position() + 1:,} of {len(self.heads):,}"
+        where = [(place, "bold"), (f"  {origin(head)}", "")]
+        return [line for line in (where, about(head, self.passed), self.searched()) if line]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -121,6 +121,12 @@ def find_sources(folder: Path) -> list[RunSource]:
         if kind != "training" or (path / ROLLOUTS).is_dir()
     ]
     return sorted(sources, key=lambda source: source.date, reverse=True)
+
+
+def runs_below(folders: Iterable[Path]) -> list[RunSource]:
+    """What `find_sources` finds in several folders, newest first; a folder that was removed meanwhile has nothing."""
+    found = [source for folder in folders if folder.is_dir() for source in find_sources(folder)]
+    return sorted(found, key=lambda source: source.date, reverse=True)
 
 
 def run_directories(folder: Path) -> Iterator[tuple[Path, SourceKind]]:

@@ -21,7 +21,7 @@ from whet.records.columns import COLUMNS, SORTED_BY, shown_columns
 from whet.records.heads import Head, SortColumn
 from whet.records.listing import Choosable, Listing
 from whet.records.rollout_text import number
-from whet.records.sources import RunSource, find_sources, run_folders
+from whet.records.sources import RunSource, run_folders, runs_below
 from whet.records.store import Store, open_store
 from whet.viewer.screens import ListingScreen, ViewerScreen
 from whet.viewer.widgets import Table
@@ -37,7 +37,6 @@ RUN_COLUMNS: list[Column[RunSource]] = [
     Column("rollouts", 9, lambda run: "" if run.count is None else f"{run.count:,}", rank=5, right=True),
     Column("state", 11, lambda run: (run.note or run.state, STATES.get(run.note or run.state, "middling")), rank=2),
     Column("last written", 16, lambda run: (run.date[:16].replace("T", " "), "dim"), rank=4),
-    Column("directory", 30, lambda run: (str(run.path), "dim"), rank=6),
 ]
 
 TICK = 0.2  # seconds between two looks at how far the index is
@@ -106,13 +105,8 @@ class RolloutsScreen(ListingScreen):
         self._rested = 0.0  # when the next list may be loaded because the file has grown
 
     def body(self) -> Widget:
-        return Table(
-            table_columns(self.listing),
-            self._row_at,
-            lambda row: self.action_open("rollout"),
-            move=self._move,
-            sort=lambda column: self.action_change("sort_by", column),
-        )
+        columns, sort = table_columns(self.listing), partial(self.action_change, "sort_by")
+        return Table(columns, self._row_at, self._choose, move=self._move, sort=sort)
 
     def on_mount(self) -> None:
         self._show()
@@ -186,16 +180,15 @@ class RolloutsScreen(ListingScreen):
         self.show_status()
 
     def show_status(self) -> None:
-        source, listing = self.listing.store.source, self.listing
-        model = f" with {source.model}" if source.model else ""
-        run = styled((f" {source.environment or 'rollouts'}", "bold"), model, (f"  {source.path}", "dim"))
-        lines = [styled(*parts) for parts in (listing.chosen(), listing.searched()) if parts]
-        self.status(run, styled(" ", *listing.counted()), *lines)
+        self.status(*(styled(" ", *line) for line in self.listing.status()))
 
     # Actions.
 
     def _move(self, row: int) -> None:
         self.listing.number = self.listing.heads.numbers[row]
+
+    def _choose(self, row: int) -> None:
+        self.action_open("rollout")
 
     def _row_at(self, row: int) -> Head:
         return self.listing.head(self.listing.heads.numbers[row])
@@ -249,14 +242,9 @@ class RunsScreen(ViewerScreen):
     async def _keep_looking(self) -> None:
         while True:
             if self.is_current:
-                self.all = await asyncio.to_thread(self._look)
+                self.all = await asyncio.to_thread(runs_below, self.folders)
                 self._show()
             await asyncio.sleep(AGAIN)
-
-    def _look(self) -> list[RunSource]:
-        """What is below the folders now; one that was removed meanwhile has nothing."""
-        found = [source for folder in self.folders if folder.is_dir() for source in find_sources(folder)]
-        return sorted(found, key=lambda source: source.date, reverse=True)
 
     def _show(self) -> None:
         table, wanted = self.query_one(Table), self._wanted.casefold()
@@ -289,7 +277,6 @@ class RunsScreen(ViewerScreen):
 class Viewer(App[None]):
     """The application. A store is closed when its screen is left."""
 
-    TITLE = "whet view"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "interrupt", show=False, priority=True)]
 
@@ -319,8 +306,7 @@ def view(path: Path | None) -> int:
 
     Without a path: the evaluations and runs of this folder. Raises `RunError` where there is nothing to show.
     """
-    target = find_target(path)
-    app = Viewer(target)
+    app = Viewer(find_target(path))
     app.run()
     return app.return_code or 0
 

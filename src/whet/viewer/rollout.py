@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, ClassVar
 
 from rich.cells import chop_cells
@@ -16,7 +17,7 @@ from textual.events import Resize
 from whet.display.lines import STYLES, plain, side_by_side, styled, wrapped
 from whet.errors import WhetError
 from whet.inference.rendering.vocabulary import run_vocabulary
-from whet.records.columns import COLUMNS, about, from_mean, group_summary, mean_reward, origin
+from whet.records.columns import about, from_mean, group_summary, mean_reward, origin
 from whet.records.heads import Head
 from whet.records.listing import Listing
 from whet.records.rollout_text import MessagePiece, details, pieces
@@ -39,8 +40,6 @@ WHOLE = 1_000_000
 """Characters that are shown of a piece at most; an export has them all."""
 DETAILS = "details"
 """The key of the facts of a row, which follow the conversation."""
-DETAIL = 2000
-"""Characters that are shown of a value among the details."""
 NARROWEST = 36
 """Cells that a column of a group has at least, as long as the window is not narrower itself."""
 
@@ -49,15 +48,15 @@ def conversation(shown: Sequence[MessagePiece], width: int, opened: set[str], qu
     """The lines of these pieces: reasoning folded and long texts cut, unless opened or with a match."""
     lines: list[Text] = []
     for piece in shown:
-        found = bool(query) and query.casefold() in piece.text.casefold()
-        whole = found or piece.key in opened
+        whole = piece.key in opened or (bool(query) and query.casefold() in piece.text.casefold())
         folded = piece.folded and not whole
         size = f", {len(piece.text):,} characters" if folded else ""
         rule = "─" * max(0, width - len(piece.title) - 4) if piece.begins else ""
         fold = "" if piece.begins else "▸ " if folded else "▾ "
         if piece.begins and lines:
             lines.append(Text())
-        lines.append(styled(fold, (piece.title, piece.role or piece.style), (f"{size} {rule}", "dim"), key=piece.key))
+        title = styled(fold, (piece.title, piece.role or piece.style), key=piece.key)
+        lines.append(title.append_text(styled((f"{size} {rule}", "dim"))))
         if not folded:
             lines += _body(piece, width, whole, query)
     return lines
@@ -89,7 +88,7 @@ def detail_lines(row: Mapping[str, Any], head: Head, passed: float, width: int) 
                 lines.append(styled((f"{name}  ", "dim"), (value, style)))
             else:
                 lines += [styled((name, "dim"))] if name else []
-                lines += wrapped(value[:DETAIL], width, style, 2 if name else 0)
+                lines += wrapped(value[:2000], width, style, 2 if name else 0)
     return lines
 
 
@@ -123,15 +122,12 @@ class RolloutScreen(RowScreen):
         self.document.show(top=is_another)
         self.show_status()
         if self._go_to_match:
-            self.document.to_match(self._go_to_match, from_edge=True)
+            self.document.reading = -1 if self._go_to_match > 0 else len(self.document.lines)
+            self.document.to_match(self._go_to_match)
             self._go_to_match = 0
 
     def show_status(self) -> None:
-        if (head := self.listing.current) is not None:
-            place = f" rollout {self.listing.position() + 1:,} of {len(self.listing.heads):,}"
-            where = styled((place, "bold"), f"  {origin(head)}")
-            searched = [styled(*self.listing.searched())] if self.listing.search is not None else []
-            self.status(where, styled(*about(head, self.listing.passed)), *searched)
+        self.status(*(styled(" ", *line) for line in self.listing.about()))
 
     def lines(self, width: int) -> list[Text]:
         """The conversation and the details, or why they cannot be read."""
@@ -139,12 +135,11 @@ class RolloutScreen(RowScreen):
         row = self.rows.get(head.number, "") if head is not None else ""
         if head is None or isinstance(row, str):
             return list(wrapped(row if isinstance(row, str) else "", width, "bad"))
-        before: list[Text] = []
-        if left_out := row.get("left_out_bytes"):
-            note = f"This line is very long: {left_out:,} bytes of it are not shown. x writes it as it is in the file."
-            before = [*wrapped(note, width, "middling"), Text()]
+        left_out = row.get("left_out_bytes")
+        note = f"This line is very long: {left_out} bytes of it are not shown. x writes it as it is in the file."
+        before = [*wrapped(note, width, "middling"), Text()] if left_out else []
         said = conversation(self.pieces, width, self._opened, self.listing.query)
-        title = styled(("details", "bold"), (f" {'─' * (width - 10)}", "dim"), key=DETAILS)
+        title = styled(("details", "bold"), key=DETAILS).append_text(styled((f" {'─' * (width - 10)}", "dim")))
         return [*before, *said, Text(), title, *detail_lines(row, head, self.listing.passed, width)]
 
     # Actions.
@@ -209,26 +204,21 @@ class GroupScreen(RowScreen):
     def show_status(self) -> None:
         heads, shown = [self.listing.head(one) for one in self._group], self.shown
         first = self._group.index(shown[0]) + 1
-        window = f"{first}-{first + len(shown) - 1} of " if len(shown) < len(heads) else ""
-        where = origin(replace(heads[0], candidate=None))
-        tops = [self._top(head, mean_reward(heads)) for head in heads if head.number in shown]
+        window = f"  {first}-{first + len(shown) - 1} of " if len(shown) < len(heads) else "  "
+        tops = [[self._top(head, mean_reward(heads))] for head in heads if head.number in shown]
         self.status(
-            styled((" group of ", "bold"), f"{where}  {window}{group_summary(heads)}"),
+            styled((" group of ", "bold"), origin(replace(heads[0], candidate=None)), window, group_summary(heads)),
             styled((f" {heads[0].question}", "dim")),
             *side_by_side(tops, self.document.width or self.size.width),
         )
 
-    def _top(self, head: Head, mean: float | None) -> list[Text]:
+    def _top(self, head: Head, mean: float | None) -> Text:
         """The head of a column."""
-        mark = ("▌" if head.number == self.listing.number else " ", "bold")
-        candidate = f"  candidate {head.candidate}" if head.candidate else ""
-        tokens = f" {COLUMNS['tokens'](head, 0.0)[0]} tokens" if head.output_tokens is not None else ""
+        mark = "▌" if head.number == self.listing.number else " "
         reward, *others = about(head, self.listing.passed)[1:]
         difference, style = from_mean(head, mean)
-        return [
-            styled(mark, (f"{head.place + 1} ", "bold"), reward, (f" {difference}", style), candidate),
-            styled(mark, *others, (tokens, "dim")),
-        ]
+        candidate = f"  candidate {head.candidate}" if head.candidate else ""
+        return styled((f"{mark}{head.place + 1} ", "bold"), reward, (f" {difference}", style), candidate, *others)
 
     def lines(self, width: int) -> list[Text]:
         columns = [self._column(self.rows.get(one, ""), width // len(self.shown) - 2) for one in self.shown]
@@ -240,6 +230,10 @@ class GroupScreen(RowScreen):
         wanted = [piece for piece in pieces(row) if "prompt" in self._with or not piece.key.startswith("prompt")]
         opened = {piece.key for piece in wanted if "reasoning" in self._with or not piece.folded}
         return conversation(wanted, width, opened, self.listing.query)
+
+    def read(self) -> None:
+        self._group = self.listing.store.group(self.listing.number or 0)
+        super().read()
 
     def on_resize(self, event: Resize) -> None:
         self.read()
@@ -265,9 +259,8 @@ def token_lines(view: TokenView, width: int, by: Colouring) -> list[Text]:
             text.append("\n".join(plain(line, 200) for line in token.shown), style + Style(meta={"key": str(index)}))
             index += 1
         for line in text.split("\n"):
-            pieces = chop_cells(line.plain, width)
-            ends = [sum(map(len, pieces[: at + 1])) for at in range(len(pieces) - 1)]
-            lines += line.divide(ends)
+            ends = list(accumulate(map(len, chop_cells(line.plain, width))))
+            lines += line.divide(ends[:-1])
         lines.append(Text())
     return lines
 
@@ -311,16 +304,16 @@ class TokenScreen(RowScreen):
         try:
             self._decode = (await asyncio.to_thread(run_vocabulary, source.rollouts.parent, source.model)).texts
         except WhetError as error:
-            self._without_text = f" tokens are shown as numbers: {error}"
+            self._without_text = f"tokens are shown as numbers: {error}"
 
     def show_status(self) -> None:
-        head, note, tokens = self.listing.current, self._note or self._view.note, list(self._view.tokens)
+        head, note = self.listing.current, self._note or self._view.note or self._without_text
+        tokens = list(self._view.tokens)
         if head is None:
             return
         title = f" tokens of rollout {self.listing.position() + 1:,} of {len(self.listing.heads):,} "
         lines = [styled((title, "bold"), *about(head, self.listing.passed))]
         lines.append(styled((f" {note}", "middling")) if note else styled(*legend(self._colouring)))
-        lines += [styled((self._without_text, "middling"))] if self._without_text else []
         at = int(self.document.current or 0)
         words = describe(tokens[at], at, len(tokens), self._view.advantage) if at < len(tokens) else []
         self.status(*lines, styled(" ", ", ".join(words[:3])), styled(" ", ", ".join(words[3:])))

@@ -17,7 +17,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
 from textual.worker import WorkType
@@ -29,20 +29,6 @@ from whet.records.listing import Listing, Search
 from whet.viewer.widgets import Bar, Document, Prompt
 
 Work = Callable[[], Coroutine[None, None, object]]
-
-
-class KeysScreen(ModalScreen[None]):
-    """The keys of the screen below, over the whole window."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter", "dismiss", "back")]
-
-    def __init__(self, keys: Sequence[tuple[str, str]]) -> None:
-        super().__init__()
-        self.keys = keys
-
-    def compose(self) -> ComposeResult:
-        yield Document(lambda width: [styled((f"{key:>10}  ", "bold"), does) for key, does in self.keys])
-        yield Footer()
 
 
 class ViewerScreen(Screen[None], inherit_bindings=False):
@@ -87,10 +73,11 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
                 raise
 
     def action_keys(self) -> None:
-        """The screen's own keys first, then those that move."""
+        """List all keys, the screen's own first; the one that is chosen is pressed."""
         active = sorted(self.active_bindings.values(), key=lambda one: one.node is not self)
-        shown = [one.binding for one in active if one.binding.description]
-        self.app.push_screen(KeysScreen([(self.app.get_key_display(one), one.description) for one in shown]))
+        keys = [one.binding for one in active if one.binding.description]
+        answers = [styled((f"{self.app.get_key_display(one):>10}  ", "bold"), one.description) for one in keys]
+        self.prompt.choose("Keys", answers, 0, lambda at: self.app.simulate_key(keys[at].key))
 
     def action_back(self) -> None:
         """Take the question away; else to the screen before; from the first one, nowhere."""
@@ -125,9 +112,9 @@ class ListingScreen(ViewerScreen):
         """Open another screen of this list."""
         from whet.viewer.rollout import GroupScreen, RolloutScreen, TokenScreen  # which know this module
 
-        screens: dict[str, Callable[[Listing], RowScreen]]
+        screens: dict[str, type[RowScreen]]
         screens = {"rollout": RolloutScreen, "group": GroupScreen, "tokens": TokenScreen}
-        if self.listing.number is not None:
+        if self.listing.number is not None and not isinstance(self, screens[name]):
             self.app.push_screen(screens[name](self.listing))
 
     def show_status(self) -> None:
@@ -135,9 +122,6 @@ class ListingScreen(ViewerScreen):
 
     def shown_match(self) -> None:
         """Show the current rollout, and in it what was searched for. Overridden by the screens."""
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return self.listing.search is not None if action == "match" or parameters == ("toggle_found",) else True
 
     # Search.
 

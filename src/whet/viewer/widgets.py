@@ -57,9 +57,7 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
         Binding("home", "by(-1_000_000_000)", "top", show=False),
         Binding("end", "by(1_000_000_000)", "end", show=False),
     ]
-    DEFAULT_CSS = """
-    LineView { height: 1fr; overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1; }
-    """
+    DEFAULT_CSS = "LineView { height: 1fr; overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1; }"
 
     @property
     def width(self) -> int:
@@ -116,10 +114,9 @@ class Document(LineView):
         self.current = key
         self.reveal(self.rows.get(key, 0))
 
-    def to_match(self, by: int, *, from_edge: bool = False) -> bool:
+    def to_match(self, by: int) -> bool:
         """Go to the next line with a match, or the one before; False where there is none in that direction."""
-        here = self.reading if not from_edge else -1 if by > 0 else len(self.lines)
-        ahead = range(here + 1, len(self.lines)) if by > 0 else range(here - 1, -1, -1)
+        ahead = range(self.reading + 1, len(self.lines)) if by > 0 else range(self.reading - 1, -1, -1)
         row = next((row for row in ahead if any(span.style == "match" for span in self.lines[row].spans)), None)
         if row is not None:
             self.reading = row
@@ -240,8 +237,7 @@ class Prompt(Vertical):
 
     DEFAULT_CSS = """
     Prompt { height: auto; display: none; background: $panel; }
-    Prompt Input { padding: 0 1; }
-    Prompt OptionList { max-height: 12; border: none; }
+    Prompt OptionList { max-height: 60vh; border: none; }
     """
 
     _then: Callable[[str], object] | Callable[[int], object] = str
