@@ -119,9 +119,9 @@ def main() -> None:
     if not options.json:
         print(f"{'schedule':<24} {'s to ' + format(options.goal, 'g'):>24} {'ratio':>7} {'s a step':>10}")
         for name, times in found.items():
-            told = ", ".join("never" if seconds is None else f"{seconds:.1f}" for seconds in times)
+            texts = ", ".join("never" if seconds is None else f"{seconds:.1f}" for seconds in times)
             ratio = ratio_to(found["synchronous"], times)
-            print(f"{name:<24} {told:>24} {ratio:>7.2f} {statistics.median(steps[name]):>10.2f}")
+            print(f"{name:<24} {texts:>24} {ratio:>7.2f} {statistics.median(steps[name]):>10.2f}")
     if options.picture is not None:
         options.picture.write_text(picture(curves), encoding="utf-8")
     print(json.dumps({"benchmark": "asynchronous", "goal": options.goal, "seconds": found, "seconds_a_step": steps}))

@@ -217,10 +217,10 @@ def vllm_side(job: dict[str, Any], prompts: list[list[int]]) -> Callable[[], int
         skip_tokenizer_init=True,
     )
     params = SamplingParams(temperature=1.0, max_tokens=job["new_tokens"], ignore_eos=True, n=SAMPLES, detokenize=False)
-    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+    inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
 
     def run() -> int:
-        return sum(len(each.token_ids) for answer in llm.generate(asked, params) for each in answer.outputs)
+        return sum(len(each.token_ids) for answer in llm.generate(inputs, params) for each in answer.outputs)
 
     return run
 

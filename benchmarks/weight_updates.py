@@ -210,15 +210,15 @@ async def measure(steps: Steps, process: EngineProcess, learner: TorchLearner, o
     copy_ms = copy_of(learner, getattr(torch, options.dtype))
     asked_ms = 5.0 if learner.parameters < 100e6 else 1.5 * copy_ms
     engine = process.engine()
-    asked = [asyncio.create_task(endless(engine, row)) for row in range(options.rows)]
+    requests = [asyncio.create_task(endless(engine, row)) for row in range(options.rows)]
     await steps.more(SETTLE_STEPS)
     first, seen = Updates(), Updates()
     for number in range(MAPPED_FIRST + options.updates):
         learner.version += 1
         await observe(engine, process.pid, learner, steps, first if number < MAPPED_FIRST else seen)
-    for task in asked:
+    for task in requests:
         task.cancel()
-    await asyncio.gather(*asked, return_exceptions=True)
+    await asyncio.gather(*requests, return_exceptions=True)
     sample = await engine.sample(SampleRequest([1, 2, 3], SamplingParams(max_tokens=2, seed=0)))
     assert [run.version for run in sample.versions] == [learner.version], "the engine samples with other weights"
     await engine.close()
@@ -310,7 +310,7 @@ def milliseconds(work: Callable[[], Any]) -> float:
 
 COLUMNS = (
     *("gap", "pause", "median", "alone", "first", "lost", "noise", "median"),
-    *("work", "load", "publish", "beside", "copy", "asked"),
+    *("work", "load", "publish", "beside", "copy", "requested"),
 )
 
 

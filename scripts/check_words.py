@@ -14,8 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TEXTS = ("src", "docs", "benchmarks", "configs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 SUFFIXES = (".py", ".md", ".toml", ".jinja", ".html", ".css", ".js")
-WORDS = re.compile(r"\b(whoever|whomever|whom|somebody|nobody)\b", re.IGNORECASE)
-ADVICE = "name the component: the caller, the user, the request, the client, no thread, ..."
+WORDS = re.compile(r"\b(whoever|whomever|whom|somebody|nobody|told|asked)\b", re.IGNORECASE)
+ADVICE = "name the component and what it does: the caller, the request, the client; 'is passed', 'returns', 'reports'"
 MODULES = {
     "arrivals": "weight_loader",
     "asked": "parent_model",

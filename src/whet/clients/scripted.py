@@ -56,7 +56,7 @@ class ScriptedClient(Client[None, Any, Any, Any]):
         self.calls += 1
         if self._answers is not None:
             if turn >= len(self._answers):
-                raise ConfigError(f"the script has {len(self._answers)} answers and was asked for turn {turn + 1}.")
+                raise ConfigError(f"the script has {len(self._answers)} answers and got a request for turn {turn + 1}.")
             answer: Any = self._answers[turn]
         else:
             offered = {

@@ -42,7 +42,7 @@ def choose_device(device: str = "auto", key: str = "device") -> str:
 def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
     """The GPUs that a process may use, as CUDA_VISIBLE_DEVICES names them; torch's `cuda:N` is the N-th.
 
-    Asked of the driver's management library where there is one: it starts no CUDA context, which would be lost to
+    Read from the driver's management library where there is one: it starts no CUDA context, which would be lost to
     processes that are forked later, and does not depend on the torch that is installed.
     """
     there = _gpu_count()

@@ -56,7 +56,7 @@ class Quiet:
 
 
 class QuietSelector(selectors.DefaultSelector):
-    """The selector of a loop, which is asked for a time to sleep where nothing is left to do."""
+    """The selector of a loop, which gets a time to sleep where nothing is left to do."""
 
     def __init__(self) -> None:
         super().__init__()

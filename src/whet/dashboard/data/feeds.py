@@ -237,7 +237,7 @@ class ListFeed:
 
 
 def missed(feed: RunFeed, run: LibraryRun, last_id: str) -> list[bytes]:
-    """What was written between the event with this id and where the feed is now; `reset` where that cannot be told."""
+    """What was written between the event with this id and where the feed is now; `reset` where that is unknown."""
     generation, _, rest = last_id.partition(":")
     position, _, cursor = rest.partition(":")
     if run.directory is None or not last_id:

@@ -55,7 +55,7 @@ class OpenStore:
     used: float = 0.0
     searches: OrderedDict[str, RolloutSearch] = field(default_factory=OrderedDict)
     counted: dict[Any, Any] = field(default_factory=dict)
-    """Totals and counts, which take some tenths of a second of a million rollouts; by what was asked, for one stamp."""
+    """Totals and counts, which take some tenths of a second of a million rollouts; by query, for one stamp."""
     stamp: tuple[int, int] = (0, 0)
     lock: threading.Lock = field(default_factory=threading.Lock)
 

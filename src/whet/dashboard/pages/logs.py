@@ -36,27 +36,27 @@ def logs_page(
 ) -> Response:
     found = call.run(run)
     moment = _moment(since)
-    asked = {"search": search, "level": level, "since": since}
+    form = {"search": search, "level": level, "since": since}
     listed = log_lines(found, LogQuery(cursor, LINES, not cursor, search, level, moment))
     lines = listed["lines"]
     here = f"{root_of(request)}/runs/{found.id}/logs"
     data = f"{root_of(request)}{call.site.data}/runs/{found.id}/logs"
     since_text = "" if moment is None else f"{moment:.0f}"
-    more = {**asked, "since": since_text, "cursor": listed["next"], "limit": str(LINES)}
+    more = {**form, "since": since_text, "cursor": listed["next"], "limit": str(LINES)}
     follows = not found.ended and not listed["more"]
     return render(
         request,
         "logs.html",
         run=found,
         here=here,
-        asked=asked,
+        form=form,
         levels=LEVELS,
-        narrowed=any(asked.values()),
+        narrowed=any(form.values()),
         lines=lines,
         shown_text=f"{'The last ' if not cursor else ''}{len(lines):,} {'line' if len(lines) == 1 else 'lines'}",
         follow=address(data, more) if follows else "",
-        earlier=address(here, {**asked, "cursor": "0.0"}) if not cursor and len(lines) == LINES else "",
-        next_page=address(here, {**asked, "cursor": listed["next"]}) if listed["more"] else "",
+        earlier=address(here, {**form, "cursor": "0.0"}) if not cursor and len(lines) == LINES else "",
+        next_page=address(here, {**form, "cursor": listed["next"]}) if listed["more"] else "",
         empty=f"This run is {found.state}. What it writes is here from its first line on.",
     )
 

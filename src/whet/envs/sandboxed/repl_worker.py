@@ -274,7 +274,7 @@ def run_cell(code: str, name: str, namespace: dict[str, Any], limit: int) -> dic
         return {"status": "ok", "result": shown}
     except BaseException as error:
         try:
-            return {"status": "error", "result": cut(told(error, name), limit)}
+            return {"status": "error", "result": cut(error_text(error, name), limit)}
         except BaseException as other:
             return {"status": "error", "result": f"{type(error)} (and telling of it raised {type(other)})"}
 
@@ -290,7 +290,7 @@ def run_code(code: str, name: str, namespace: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), name, "eval"), namespace) if isinstance(last, ast.Expr) else None
 
 
-def told(error: BaseException, name: str) -> str:
+def error_text(error: BaseException, name: str) -> str:
     """The traceback from the cell's own first line on."""
     where = error.__traceback__
     while where is not None and where.tb_frame.f_code.co_filename != name:

@@ -47,13 +47,13 @@ def text_after_answer(
         )
 
     def follows(before: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
-        asked, alone = render(before), render([*before, answer])
+        prompt, alone = render(before), render([*before, answer])
         whole = render([*before, answer, *readable], turn=True)
         if alone.count(_MARKER) != 1 or whole.count(_MARKER) != 1:
             return None
         head, close = alone.split(_MARKER)
         head_now, after = whole.split(_MARKER)
-        kept = head_now.startswith(asked) and head.startswith(head_now)
+        kept = head_now.startswith(prompt) and head.startswith(head_now)
         return (close, after) if kept and after.startswith(close) else None
 
     answer: dict[str, Any] = {"role": "assistant", "content": _MARKER}
@@ -72,7 +72,7 @@ def text_after_answer(
     if ends:
         where, stop = max(ends)
         return stop, after[where + len(stop) :]
-    return None if calls else ("", after)  # without a stop, the answer's calls cannot be told from what follows
+    return None if calls else ("", after)  # without a stop, the answer's calls cannot be separated from what follows
 
 
 def _readable_calls(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def _after(renderer: ChatRenderer, prompt: list[int], whole: list[int]) -> list[
             return rest
     raise ModelError(
         f"the chat template opens the model's turn with {_short(opened)} and writes {_short(written)} where this "
-        "message stands, so its tokens cannot be told from the prompt's. Where thinking is the difference, set "
+        "message stands, so its tokens cannot be split from the prompt's. Where thinking is the difference, set "
         "enable_thinking to what the messages do: true with reasoning_content, false without"
     )
 

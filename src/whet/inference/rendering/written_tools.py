@@ -50,10 +50,10 @@ def ignores_tools(package: Renderer) -> bool:
     for messages in ([_SYSTEM, _USER], [_USER]):
         try:
             plain = list(package.render_ids(messages, add_generation_prompt=True))
-            told = list(package.render_ids(messages, tools=[PROBE_TOOL], add_generation_prompt=True))
+            with_tool = list(package.render_ids(messages, tools=[PROBE_TOOL], add_generation_prompt=True))
         except _REFUSALS:
             continue
-        if plain != told:
+        if plain != with_tool:
             return False
         compared = True
     return compared

@@ -218,11 +218,11 @@ class VllmServer:
         finished = False
         with self._guard.stdout as lines:
             for line in lines:
-                told = json.loads(line)
-                self._server = told.get("pid", self._server)
-                self.engine_pids = tuple(told.get("engines", self.engine_pids))
-                self._ending = told.get("ending", self._ending)
-                finished = finished or "ended" in told
+                report = json.loads(line)
+                self._server = report.get("pid", self._server)
+                self.engine_pids = tuple(report.get("engines", self.engine_pids))
+                self._ending = report.get("ending", self._ending)
+                finished = finished or "ended" in report
         self._guard.wait()
         if not finished and self._server is not None:
             guard.sweep(self._server, self.directory, self._shared)

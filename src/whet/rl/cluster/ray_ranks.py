@@ -177,8 +177,8 @@ class RayRankGroup:
         left = self._shared.absolute() / name
         left.write_text(token, encoding="utf-8")
         try:
-            asked = [actor.sees.remote(left.parent, name, token) for actor in actors]
-            seen = ray.get(asked, timeout=SEEN_WITHIN_S)
+            calls = [actor.sees.remote(left.parent, name, token) for actor in actors]
+            seen = ray.get(calls, timeout=SEEN_WITHIN_S)
         finally:
             left.unlink()
         if without := sorted({node for node, sees in zip(nodes, seen, strict=True) if not sees}):

@@ -87,7 +87,7 @@ class HeldOutEvaluation:
         return self._eval.rollouts_per_example if way[1]["temperature"] else 1
 
     def _ways(self) -> list[tuple[str, dict[str, Any]]]:
-        """`temperature 1` and, if asked for, `greedy`."""
+        """`temperature 1` and, where configured, `greedy`."""
         sampled = self.config.eval_sampling().args()
         ways = [(f"temperature {sampled['temperature']:g}", sampled)] if sampled["temperature"] else []
         if self._eval.greedy or not ways:

@@ -117,10 +117,10 @@ class Orchestrator(TrainingLoop):
         """The gradients of a whole batch, of each part as soon as its rollouts are there."""
         learned = StepAccumulator()
         while not learned.whole:
-            asked = time.perf_counter()
+            requested = time.perf_counter()
             with self.watchdog.waiting("batch", "the learner", "a batch of rollouts"):
                 part = await self._part(step)
-            learned.wait_s += time.perf_counter() - asked
+            learned.wait_s += time.perf_counter() - requested
             if part.tally is not None:
                 self.monitor.phase("train", 0, 1)
             algorithm, temperature = self.config.algorithm, self.config.sampling.temperature

@@ -348,8 +348,8 @@ def _check(found: GpuSplit, deployment: DeploymentConfig, inference: InferenceCo
         f"{inference.pipeline_parallel_size} = {each} GPUs a server"
     )
     if found.infer and (found.infer % each or servers not in (None, found.servers)):
-        asked = "" if servers is None else f", and servers = {servers} need {servers * each}"
-        raise ValueError(f"{found.infer} GPUs that sample are not whole servers: {sizes}{asked}")
+        needed = "" if servers is None else f", and servers = {servers} need {servers * each}"
+        raise ValueError(f"{found.infer} GPUs that sample are not whole servers: {sizes}{needed}")
     if total is None or found.colocate or (shared and total == 1):
         return
     if found.total != total:

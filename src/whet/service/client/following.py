@@ -87,7 +87,7 @@ def log_lines(
     query = {key: value for key, value in chosen.items() if value is not None}
     more = {"limit": str(PAGE_LINES)} if tail is None else {"limit": str(min(tail, PAGE_LINES)), "tail": "true"}
     while True:
-        # Asked before the log is read: what is written just before the end is read too.
+        # Requested before the log is read: what is written just before the end is read too.
         ended = not follow or service.ask(SubmittedRun, "GET", run_path(run)).ended
         found = service.ask(LogAnswer, "GET", run_path(run, "logs"), params={**query, **more})
         yield from (_of_user(line.text, run.id) for line in found.lines)
@@ -163,8 +163,8 @@ def step_rollouts(
         query |= {"sort": "reward", "descending": "true" if choice == "best" else "false"}
     elif choice == "errored":
         query["failed"] = "true"
-    asked = {key: value for key, value in query.items() if value is not None}
-    found = indexed(service, RolloutsAnswer, run, "rollouts", asked)
+    parameters = {key: value for key, value in query.items() if value is not None}
+    found = indexed(service, RolloutsAnswer, run, "rollouts", parameters)
     rows = []
     for head in found.items:
         of_list = {"generation": found.generation}

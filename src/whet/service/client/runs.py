@@ -29,7 +29,7 @@ def is_here(run: str) -> bool:
 
 
 def is_of_service(run: str) -> bool:
-    """Whether a RUN is to be looked for on the service. Nothing is asked of it, and httpx is not imported."""
+    """Whether a RUN is to be looked for on the service. Nothing is requested of it, and httpx is not imported."""
     if is_here(run):
         return False
     from whet.service.client.connection import service_is_set

@@ -50,8 +50,8 @@ EMPTY = {
 def rollouts_page(request: Request, call: Call, run: RunId, query: Listed) -> Response:
     found = call.run(run)
     here = f"{run_path(request, found)}/rollouts"
-    asked = {name: query.values.get(name, "") for name in ("search", "reward_from", "reward_to")}
-    values: dict[str, Any] = {"run": found, "here": here, "asked": asked, "narrowed": bool(query.values)}
+    form = {name: query.values.get(name, "") for name in ("search", "reward_from", "reward_to")}
+    values: dict[str, Any] = {"run": found, "here": here, "form": form, "narrowed": bool(query.values)}
     values["filtered"] = bool(query.values.keys() - {"search"})
     if found.directory is None or found.kind == "sft":
         return render(request, "rollouts.html", **values, **_nothing(found))
@@ -71,7 +71,7 @@ def _nothing(run: LibraryRun) -> dict[str, Any]:
 
 
 def _choices(opened: OpenStore, query: ListQuery) -> dict[str, Any]:
-    """The fields of the form. A column with one value is not asked for, unless the URL names one."""
+    """The fields of the form. A column with one value has no field, unless the URL names one."""
     known = facets(opened)
     fields = []
     for name, label in CHOICES:

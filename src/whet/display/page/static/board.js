@@ -44,7 +44,7 @@ export class Curves {
     return this;
   }
 
-  /** A step that an event brings; false where it does not continue what is known, and has to be asked for. */
+  /** A step that an event brings; false where it does not continue what is known, and has to be requested. */
   take(step, metrics) {
     if (this.generation === null || step <= this.last || this.steps.length >= 2 * this.points) return false;
     const known = this.names.filter((name) => name in metrics);

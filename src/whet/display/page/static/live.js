@@ -1,9 +1,9 @@
 // What keeps a page as new as its run, without layout jumps.
 //
 // The server's events say that something is new. Numbers and curves take it from the events themselves; everything else
-// is asked for as the page that it is: `refresh` fetches the page again and changes, element by element, what differs
+// is requested as the page that it is: `refresh` fetches the page again and changes, element by element, what differs
 // below [data-live]. So a page has one rendering, the server's. A hidden tab does neither; where events do not
-// come through, the page is asked for every few seconds.
+// come through, the page is requested every few seconds.
 
 import { root, toast, updateTimes } from "./app.js";
 

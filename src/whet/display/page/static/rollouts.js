@@ -142,7 +142,7 @@ function followLog(log) {
           }
           if (atEnd && lines.length) log.scrollTop = log.scrollHeight;
         }
-      } catch { /* the server is away for a moment: asked again below */ }
+      } catch { /* the server is away for a moment: requested again below */ }
     }
     setTimeout(look, 1000);
   }

@@ -1,7 +1,7 @@
 """`LocalRankGroup`: one process a rank, on this machine.
 
 Each rank has a pipe for calls, one for answers, and a few bytes of shared memory without a name, in which it says what
-it does. A thread of the rank puts a heartbeat there, so that one that is suspended can be told from one that waits
+it does. A thread of the rank puts a heartbeat there, which distinguishes one that is suspended from one that waits
 in a collective. The ranks meet through a file in the run's private directory and talk over the loopback interface
 alone. They end with the run's process, however that ends, and leave Ctrl-C to it. Where it could not do so itself, they
 remove its private directory then, and end ranks that are suspended.
