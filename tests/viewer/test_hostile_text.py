@@ -34,6 +34,7 @@ def hostile_rollout(rollout: Fixture) -> dict[str, Any]:
         "error": {"error": HOSTILE, "error_chain_repr": HOSTILE},
         "stop_condition": HOSTILE,
         "answer": HOSTILE,
+        "left_out_bytes": HOSTILE,
         "info": {HOSTILE: [HOSTILE]},
         "timing": HOSTILE,
         "token_usage": [HOSTILE],
