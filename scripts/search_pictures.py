@@ -18,8 +18,7 @@ from rich.console import RenderableType
 from pictures import HEIGHT, ROOT, WIDTH, recorder, save, top_of_report, working_folder
 from whet.display.page.rendering import document
 from whet.gepa.live.progress import SearchProgress
-from whet.gepa.live.view import KEYS
-from whet.gepa.live.views import live_view
+from whet.gepa.live.view import KEYS, live_view
 from whet.gepa.options import load_config
 from whet.gepa.records.stored import open_search
 from whet.gepa.report.data import read_report

@@ -149,4 +149,4 @@ def test_every_console_is_the_safe_one() -> None:
         for node in ast.walk(ast.parse(text)) if "Console(" in text else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Console", "rich.console.Console"):
                 makers.add(str(path.relative_to(SOURCE)))
-    assert makers == {"gepa/live/views.py"}
+    assert makers == {"display/lines.py"}

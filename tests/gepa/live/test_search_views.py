@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from whet.gepa.live.progress import SearchProgress
-from whet.gepa.live.views import COMPARISONS, last_view, live_view, moved
+from whet.gepa.live.view import last_view, live_view
 from whet.gepa.types import Confirmation
 
 TEXT = st.text(max_size=300) | st.lists(st.text(max_size=40), max_size=20).map("\n".join)
@@ -28,13 +28,8 @@ def drawn(picture: RenderableType, width: int, height: int) -> list[int]:
     width=st.integers(20, 160),
     height=st.integers(2, 50),
     texts=st.lists(TEXT, max_size=8),
-    selected=st.none() | st.integers(0, 9),
-    comparison=st.sampled_from(COMPARISONS),
-    scrolled=st.integers(0, 400),
 )
-def test_no_picture_is_larger_than_its_window(
-    width: int, height: int, texts: list[str], selected: int | None, comparison: Any, scrolled: int, player: Any
-) -> None:
+def test_no_picture_is_larger_than_its_window(width: int, height: int, texts: list[str], player: Any) -> None:
     progress = SearchProgress("[bold]odd\x1b with a model")
     told = player.Told(progress)
     progress.planned(player.plan())
@@ -47,26 +42,8 @@ def test_no_picture_is_larger_than_its_window(
         if number < len(texts):
             told.decide(number, "accepted" if number % 2 else "rejected", 0.6, text)
     progress.confirmed(Confirmation(10, 0.5, 0.6, 0.1, -0.1, 0.3, False))
-    picture = live_view(
-        progress, width, height, selected=selected, comparison=comparison, scrolled=scrolled, footer="q stop"
-    )
+    picture = live_view(progress, width, height, footer="q stop")
     for shown in (picture, last_view(progress, width, height)):
         lengths = drawn(shown, width, height)
         assert len(lengths) <= height
         assert max(lengths) <= width
-
-
-def test_going_round_all_candidates_comes_back_to_the_one_that_is_worked_on(player: Any) -> None:
-    progress = SearchProgress()
-    told = player.Told(progress)
-    told.decide(0, "seed", 0.5)
-    told.propose(1, 0, "a")
-    told.decide(1, "accepted", 0.6)
-    told.propose(2, 1, "b")
-    selected, seen = None, []
-    for _ in range(3):
-        selected = moved(progress, selected, 1)
-        seen.append(selected)
-    assert seen == [0, 1, None]
-    assert moved(progress, None, -1) == 1
-    assert moved(SearchProgress(), None, 1) is None

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 from whet.gepa.records.candidates import by_id
 from whet.gepa.types import (
-    Candidate,
     CandidateRecord,
     Confirmation,
     Phase,
@@ -64,8 +63,6 @@ class Proposal:
     number: int
     id: str
     parent: str  # id
-    texts: Candidate
-    changed: tuple[str, ...]
     tally: CallTally = CallTally()
 
 
@@ -160,7 +157,7 @@ class SearchProgress(SearchObserver):
         self._recent.append(self._clock())
 
     def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
-        self.proposal = Proposal(number, candidate_id(texts), parent, dict(texts), tuple(changed))
+        self.proposal = Proposal(number, candidate_id(texts), parent)
 
     def decided(self, record: CandidateRecord) -> None:
         others = [one for one in self.records if one.number != record.number]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +14,7 @@ from whet.display.text import number
 from whet.errors import RunError
 from whet.gepa.records.stored import BEST_PROMPT, StoredSearch
 from whet.gepa.records.summary_text import confirmation_words, headline, tested
-from whet.gepa.text_diff import DiffLine, Piece, differences, whole
+from whet.gepa.text_diff import DiffLine, differences, whole
 from whet.gepa.types import CandidateRecord
 from whet.records.report import REPORT
 from whet.records.stored import print_list
@@ -130,13 +130,13 @@ def print_candidate(search: StoredSearch, one: CandidateRecord, console: Console
         if len(one.texts) > 1:
             console.print(Text(safe_text(name), "bold"))
         for line in lines:
-            console.print(Text.assemble(SIGNS[line.kind], diff_text(line, line.pieces)), soft_wrap=True)
+            console.print(Text.assemble(SIGNS[line.kind], _diff_text(line)), soft_wrap=True)
 
 
-def diff_text(line: DiffLine, pieces: Iterable[Piece]) -> Text:
-    """Some of a line of a difference; the words that differ stand out in it."""
+def _diff_text(line: DiffLine) -> Text:
+    """A line of a difference; the words that differ stand out in it."""
     text = Text(style=SIGNS[line.kind][1])
-    for piece, changed in pieces:
+    for piece, changed in line.pieces:
         shown = " ".join(safe_lines(piece))
         text.append(shown, "bold underline" if changed and len(line.pieces) > 1 else "")
     return text
