@@ -21,8 +21,7 @@ from whet.gepa.live.progress import SearchProgress
 from whet.gepa.live.view import KEYS, live_view
 from whet.gepa.options import load_config
 from whet.gepa.records.stored import open_search
-from whet.gepa.report.data import read_report
-from whet.gepa.report.page import TEMPLATE, values
+from whet.gepa.report import TEMPLATE, read_report, values
 from whet.gepa.run import run_search
 from whet.gepa.types import Scored
 

@@ -175,8 +175,7 @@ def _evaluation(folder: Path) -> str:
 
 def _search(run: LibraryRun, folder: Path, shown: Path) -> str:
     from whet.gepa.records.stored import open_search
-    from whet.gepa.report.data import read_report
-    from whet.gepa.report.page import TEMPLATE, values
+    from whet.gepa.report import TEMPLATE, read_report, values
 
     data = read_report(open_search(folder))
     if not data.search.candidates:

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whet.errors import RunError
-from whet.gepa.report import write_report
-from whet.gepa.report.drawings import ancestors, best_so_far, lineage
+from whet.gepa.report import ancestors, best_so_far, lineage, write_report
 from whet.gepa.types import CandidateRecord
 
 Make = Callable[..., CandidateRecord]
