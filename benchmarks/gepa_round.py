@@ -31,8 +31,7 @@ from whet.clients.make import make_client
 from whet.envs.loading import load_environment
 from whet.gepa.calls.budget import CallBudget, CostCap
 from whet.gepa.calls.call_log import CallLog
-from whet.gepa.calls.calls import Calls
-from whet.gepa.calls.execute import RolloutExecutor
+from whet.gepa.calls.calls import Calls, RolloutExecutor
 from whet.gepa.calls.outage import Outage
 from whet.gepa.observers import Several
 from whet.gepa.types import SearchExample

@@ -24,7 +24,7 @@ from whet.evals.observer import EvalObserver
 from whet.evals.sessions.session import run_evals
 from whet.evals.stored.export import export
 from whet.evals.stored.stored import open_stored
-from whet.gepa.calls.execute import RolloutExecutor
+from whet.gepa.calls.calls import RolloutExecutor
 from whet.gepa.types import RolloutCall, SearchExample
 from whet.records.entries import entry_of
 from whet.rl.data.metrics import reward_metrics

@@ -17,8 +17,7 @@ from typing import Any
 from whet.display.chart import Plot, axis
 from whet.display.page.rendering import document
 from whet.gepa.records.candidates import Frontier, by_id, frontier
-from whet.gepa.records.stored import BEST_PROMPT, StoredSearch, open_search
-from whet.gepa.records.summary_text import confirmation_words, headline, tested
+from whet.gepa.records.stored import BEST_PROMPT, StoredSearch, confirmation_words, headline, open_search, tested
 from whet.gepa.reflection.log import ReflectionReply
 from whet.gepa.reflection.reflection import most_chars, why_unusable
 from whet.gepa.text_diff import differences

@@ -32,8 +32,7 @@ from whet.evals.model import (
 )
 from whet.gepa.calls.budget import CallBudget, CostCap
 from whet.gepa.calls.call_log import CallLog
-from whet.gepa.calls.calls import Calls
-from whet.gepa.calls.execute import RolloutExecutor
+from whet.gepa.calls.calls import Calls, RolloutExecutor
 from whet.gepa.calls.outage import Outage
 from whet.gepa.components import best_files, seed_candidate
 from whet.gepa.config import GepaConfig

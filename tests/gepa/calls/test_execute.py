@@ -9,8 +9,7 @@ from typing import Any
 import whet
 from whet.clients.scripted import ScriptedClient
 from whet.errors import EndpointDownError
-from whet.gepa.calls.calls import Attempt
-from whet.gepa.calls.execute import RolloutExecutor
+from whet.gepa.calls.calls import Attempt, RolloutExecutor
 from whet.gepa.types import Candidate, RolloutCall, SearchExample
 from whet.rollouts.jobs import seed_of
 

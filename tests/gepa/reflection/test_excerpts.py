@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.gepa.reflection.excerpts import excerpt, fit, shares
+from whet.gepa.reflection.prompt import excerpt, fit, shares
 
 
 def test_a_text_that_fits_stays_as_it_is() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whet.gepa.reflection.answer import Unusable, check, placeholders_of, text_of
+from whet.gepa.reflection.reflection import Unusable, check, placeholders_of, text_of
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from rich.text import Text
 from whet.display.columns import print_fact, print_rows
 from whet.display.text import number
 from whet.errors import RunError
-from whet.gepa.records.stored import BEST_PROMPT, StoredSearch
-from whet.gepa.records.summary_text import confirmation_words, headline, tested
+from whet.gepa.records.stored import BEST_PROMPT, StoredSearch, confirmation_words, headline, tested
 from whet.gepa.text_diff import DiffLine, differences, whole
 from whet.gepa.types import CandidateRecord
 from whet.records.report import REPORT

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from whet.envs.config.texts import JUDGE, TOOL
-from whet.gepa.reflection.answer import CLOSE, OPEN
-from whet.gepa.reflection.excerpts import excerpt, fit, shares
 from whet.messages import whole_characters
 
 Piece = tuple[str, str]  # who says it, and what
+OPEN, CLOSE = "<new_text>", "</new_text>"
+"""Around the new text in an answer."""
 HEAD = 16
 """Characters of the line before a piece, without its label."""
 
@@ -39,6 +39,10 @@ SUBJECTS = {
     ),
 }
 """By how a component's name begins: what it is, what it is for, and what belongs into it."""
+SMALLEST = 160
+"""Characters below which an excerpt is of no use; whole pieces are left out instead."""
+HEAD_SHARE = 0.6
+"""Share of an excerpt that is its beginning."""
 
 
 def write_request(
@@ -186,3 +190,52 @@ def _compact(value: Any) -> str:
 
 def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def excerpt(text: str, size: int) -> str:
+    """`text` in about `size` characters, and what is missing of it said where it is missing."""
+    if len(text) <= size:
+        return text
+    kept = max(0, size - len(_note(len(text))))
+    head, tail = text[: round(kept * HEAD_SHARE)], text[len(text) - kept + round(kept * HEAD_SHARE) :]
+    return f"{head}{_note(len(text) - kept)}{tail}"
+
+
+def _note(missing: int) -> str:
+    return f" [... {missing:,} characters left out ...] "
+
+
+def shares(sizes: Sequence[int], room: int) -> list[int]:
+    """The share of `room` that each text gets, at most its size.
+
+    Texts that need less than an equal share are kept whole, and the rest of the room is divided among the others.
+    """
+    given = [0] * len(sizes)
+    left = max(0, room)
+    for index, number in enumerate(sorted(range(len(sizes)), key=lambda one: sizes[one])):
+        given[number] = min(sizes[number], left // (len(sizes) - index))
+        left -= given[number]
+    return given
+
+
+def fit(texts: Sequence[str], room: int, extra: Sequence[int] | None = None) -> list[str | None]:
+    """Each text or an excerpt of it, head and tail, together in about `room` characters; None for one that is left out.
+
+    `extra` are the characters that each text needs in addition, where it is kept. Where there are too many texts to
+    give each a useful share, those in the middle are left out.
+    """
+    kept = list(range(len(texts)))
+    while True:
+        sizes = [len(texts[number]) for number in kept]
+        overhead = sum(extra[number] for number in kept) if extra is not None else 0
+        given = shares(sizes, room - overhead)
+        starved = any(share < min(SMALLEST, size) for share, size in zip(given, sizes, strict=True))
+        if not starved or len(kept) <= 2:
+            break
+        surplus = min(len(kept) - 2, 1 + len(kept) // 16)
+        first = (len(kept) - surplus + 1) // 2
+        del kept[first : first + surplus]
+    fitted: list[str | None] = [None] * len(texts)
+    for number, share in zip(kept, given, strict=True):
+        fitted[number] = excerpt(texts[number], share)
+    return fitted
