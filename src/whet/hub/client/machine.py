@@ -98,10 +98,9 @@ def _disk(folder: Path) -> MachineCheck:
 
 
 def _build_tool() -> MachineCheck:
-    for name, there in (("uv", shutil.which("uv")), ("build", importlib.util.find_spec("build"))):
-        if there is not None:
-            return MachineCheck("build tool", "ok", name)
-    return MachineCheck("build tool", "note", "none", "whet env push needs one: pip install build")
+    if importlib.util.find_spec("build") is not None:
+        return MachineCheck("build tool", "ok", "build")
+    return MachineCheck("build tool", "note", "none", "whet env push needs one: pip install 'whet[push]'")
 
 
 def _endpoints(file: Path) -> Iterator[MachineCheck]:

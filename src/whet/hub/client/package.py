@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 import tempfile
 import zipfile
@@ -22,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 from whet.authoring.review.about_files import secrets_in
 from whet.config import read_toml, table_of
 from whet.envs.loading import LOCAL_FOLDER
-from whet.errors import ConfigError
+from whet.errors import ConfigError, MissingExtraError
 from whet.hub.archive.names import check_environment_name, check_version
 from whet.hub.archive.sdists import check_sdist
 from whet.hub.archive.wheels import check_wheel
@@ -155,7 +154,7 @@ def _build_archives(folder: Path, into: Path) -> None:
         from build import BuildBackendException, BuildException, ProjectBuilder
         from build.env import DefaultIsolatedEnv
     except ModuleNotFoundError:
-        raise ConfigError(f"a push needs the package build: {sys.executable} -m pip install build") from None
+        raise MissingExtraError("whet env push", "push") from None
 
     try:
         with DefaultIsolatedEnv(installer="uv" if shutil.which("uv") else "pip") as environment:
