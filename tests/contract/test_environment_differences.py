@@ -294,9 +294,9 @@ def test_difference_32_boxes(reply, reward):
     assert row["reward"] == reward
 
 
-@pytest.mark.parametrize(
-    ("answer", "reply", "reward"),
-    [
+def test_difference_33_numbers_are_compared_by_size():
+    pytest.importorskip("math_verify", reason="math extra missing")
+    cases = [
         ("6.626\\times10^{-34}", "9.1\\times10^{-31}", 0.0),
         (1e-7, "4e-7", 0.0),
         (1e-7, "0.0000001", 1.0),
@@ -304,10 +304,8 @@ def test_difference_32_boxes(reply, reward):
         (["1", "2"], "1", 0.0),
         (None, "None", 0.0),
         (0, "0", 1.0),
-    ],
-)
-def test_difference_33_numbers_are_compared_by_size(answer, reply, reward):
-    pytest.importorskip("math_verify", reason="math extra missing")
-    env = whet.SingleTurnEnv(dataset=[{"question": "?", "answer": answer}], rubric=whet.MathRubric(max_workers=1))
-    (row,) = env.evaluate_sync(whet.ScriptedClient([f"\\boxed{{{reply}}}"]), "m")["outputs"]
-    assert (row["reward"], row.get("answer")) == (reward, answer)
+    ]
+    dataset = [{"question": f"\\boxed{{{reply}}}", "answer": answer} for answer, reply, _ in cases]
+    env = whet.SingleTurnEnv(dataset=dataset, rubric=whet.MathRubric(max_workers=1))
+    rows = sorted(env.evaluate_sync(whet.ScriptedClient(echo), "m")["outputs"], key=lambda row: row["example_id"])
+    assert [(row["reward"], row.get("answer")) for row in rows] == [(reward, answer) for answer, _, reward in cases]

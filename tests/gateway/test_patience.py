@@ -5,6 +5,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,8 @@ async def answer(send: Any, body: bytes) -> None:
 
 
 @contextlib.contextmanager
-def serving(app: Any, http: Any) -> Iterator[socket.socket]:
-    """A connection to a server of `app` with the connections `http`."""
+def serving(app: Any, http: Any, count: int = 1) -> Iterator[list[socket.socket]]:
+    """`count` connections to a server of `app` with the connections `http`."""
     with listen("127.0.0.1", 0) as listening:
         options = uvicorn.Config(app, http=http, ws="none", log_level="critical", lifespan="off")
         options.timeout_graceful_shutdown = 1
@@ -52,8 +53,9 @@ def serving(app: Any, http: Any) -> Iterator[socket.socket]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            with socket.create_connection(listening.getsockname(), timeout=60) as client:
-                yield client
+            with contextlib.ExitStack() as stack:
+                address = listening.getsockname()
+                yield [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(count)]
         finally:
             server.should_exit = True
             thread.join()
@@ -85,25 +87,36 @@ def until_closed(client: socket.socket, drip: bytes = b"") -> bytes:
     raise AssertionError("the connection was not closed within a minute")
 
 
+def said_to(http: Any, app: Any, beginnings: list[bytes], drip: bytes = b"") -> list[bytes]:
+    """What one server says to clients at the same time, each of which sends its beginning and then `drip` at a time."""
+
+    def send(client: socket.socket, beginning: bytes) -> bytes:
+        client.sendall(beginning)
+        return until_closed(client, drip)
+
+    count = len(beginnings)
+    with serving(app, http, count) as clients, ThreadPoolExecutor(count) as pool:
+        return list(pool.map(send, clients, beginnings))
+
+
 @pytest.mark.parametrize("app", [read_all, read_nothing])
-@pytest.mark.parametrize("sent", [b"", b"GET / HT", HEAD + b"x"])
-def test_connection_of_a_client_that_sends_a_byte_at_a_time_ends(http: Any, app: Any, sent: bytes) -> None:
-    with serving(app, http) as client:
-        client.sendall(sent)
-        said = until_closed(client, drip=b"x")
-        assert said.startswith(b"HTTP/1.1 200" if app is read_nothing and sent[:4] == b"POST" else b"HTTP/1.1 4")
+def test_connection_of_a_client_that_sends_a_byte_at_a_time_ends(http: Any, app: Any) -> None:
+    beginnings = [b"", b"GET / HT", HEAD + b"x"]
+    answers = said_to(http, app, beginnings, drip=b"x")
+    for sent, said in zip(beginnings, answers, strict=True):
+        expected = b"HTTP/1.1 200" if app is read_nothing and sent[:4] == b"POST" else b"HTTP/1.1 4"
+        assert said.startswith(expected), sent
 
 
-@pytest.mark.parametrize("sent", [b"", HEAD[:20], HEAD, HEAD + b"x" * 500])
-def test_silent_client_is_answered_408(http: Any, sent: bytes) -> None:
-    with serving(read_all, http) as client:
-        client.sendall(sent)
-        assert until_closed(client).startswith(b"HTTP/1.1 408")
+def test_silent_client_is_answered_408(http: Any) -> None:
+    beginnings = [b"", HEAD[:20], HEAD, HEAD + b"x" * 500]
+    for sent, said in zip(beginnings, said_to(http, read_all, beginnings), strict=True):
+        assert said.startswith(b"HTTP/1.1 408"), sent
 
 
 def test_body_that_arrives_at_the_lowest_rate_is_read(http: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "SLOWEST", 10)  # bytes a second: each piece below is worth minutes
-    with serving(read_all, http) as client:
+    with serving(read_all, http) as (client,):
         client.sendall(HEAD + b"x" * 10_000)
         for _ in range(9):
             threading.Event().wait(0.05)
@@ -115,13 +128,17 @@ def test_body_that_arrives_at_the_lowest_rate_is_read(http: Any, monkeypatch: py
 
 def test_each_server_limits_how_slowly_a_request_may_arrive() -> None:
     """But the one that is for a single client, which carries its key."""
-    servers = {}
+    servers = []
     for path in SOURCE.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        for node in ast.walk(ast.parse(text)) if "uvicorn.Config(" in text else ():
+        by_answer = "from whet.gateway.serve import" in text  # its `answer` makes a server of its third argument
+        for node in ast.walk(ast.parse(text)) if by_answer or "uvicorn.Config(" in text else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "uvicorn.Config":
                 given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-                servers[str(path.relative_to(SOURCE))] = given.get("http")
-    assert servers.pop("rl/supervision/engine_process.py") is None
+                servers.append((str(path.relative_to(SOURCE)), given.get("http")))
+            elif by_answer and isinstance(node, ast.Call) and ast.unparse(node.func) == "answer":
+                servers.append((str(path.relative_to(SOURCE)), ast.unparse(node.args[2])))
+    servers.remove(("rl/supervision/engine_process.py", None))
+    servers.remove(("gateway/serve.py", "http"))  # of `answer`, whose callers are in the list
     assert len(servers) >= 5
-    assert set(servers.values()) <= {"limited_connections()", "PatientConnection"}, servers
+    assert {http for _, http in servers} <= {"limited_connections()", "PatientConnection"}, servers
