@@ -27,6 +27,13 @@ def server(tmp_path_factory):
         yield found
 
 
+@pytest.fixture(scope="module")
+def second_server():
+    """Port and output of a server that may open few files and answers a further host name."""
+    with served.served("--allow-host", "Models.Example", files=400) as found:
+        yield found
+
+
 @contextlib.contextmanager
 def asking_for_health(port):
     """What `/health` answers meanwhile: all statuses, each asked for on a connection of its own."""
@@ -82,8 +89,9 @@ def test_an_odd_request_leaves_concurrent_ones_as_they_are(server, odd):
     assert status == 200 or next(iter(odd)) in json.loads(body)["error"]["message"]
 
 
-def test_health_with_more_half_open_requests_than_files():
-    with served.served(files=400) as (port, lines), contextlib.ExitStack() as open_ones:
+def test_health_with_more_half_open_requests_than_files(second_server):
+    port, lines = second_server
+    with contextlib.ExitStack() as open_ones:
         for _ in range(1100):
             slow = open_ones.enter_context(socket.create_connection(("127.0.0.1", port), 60))
             slow.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX: ")
@@ -156,11 +164,11 @@ def test_requests_of_pages_of_other_sites_are_refused(server, headers, status):
         assert served.ask(port, "/metrics", None, headers)[0] == status
 
 
-def test_a_host_can_be_allowed():
-    with served.served("--allow-host", "Models.Example") as (port, _):
-        asked = {**served.JSON, "Host": "models.example:80", "Origin": "https://models.example"}
-        assert served.ask(port, CHAT, OK, asked)[0] == 200
-        assert served.ask(port, CHAT, OK, {**asked, "Host": "other.example"})[0] == 403
+def test_a_host_can_be_allowed(second_server):
+    port, _ = second_server
+    asked = {**served.JSON, "Host": "models.example:80", "Origin": "https://models.example"}
+    assert served.ask(port, CHAT, OK, asked)[0] == 200
+    assert served.ask(port, CHAT, OK, {**asked, "Host": "other.example"})[0] == 403
 
 
 @pytest.mark.parametrize("path", ["/v1/load_lora_adapter", "/v1/unload_lora_adapter", CHAT])
