@@ -16,9 +16,10 @@ from whet.envs.config.texts import JUDGE, SYSTEM_PROMPT, TOOL, joined, texts_for
 from whet.envs.environment import Environment
 from whet.errors import ConfigError, GepaError
 from whet.gepa.config import Kind
+from whet.gepa.records.stored import BEST_PROMPT
 from whet.gepa.types import Candidate
 
-BEST_PROMPT, BEST_COMPONENTS = "best_prompt.txt", "best_components.json"
+BEST_COMPONENTS = "best_components.json"
 PROMPT_SUFFIXES = (".txt", ".md")
 
 

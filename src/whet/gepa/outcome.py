@@ -13,8 +13,9 @@ from whet.envs.config.texts import SYSTEM_PROMPT, texts_for
 from whet.envs.environment import Environment
 from whet.envs.loading import takes_system_prompt
 from whet.evals.config import EvalConfig, command_words
-from whet.gepa.components import BEST_COMPONENTS, BEST_PROMPT, of_environment
+from whet.gepa.components import BEST_COMPONENTS, of_environment
 from whet.gepa.config import EnvSection, GepaConfig
+from whet.gepa.records.stored import BEST_PROMPT
 from whet.gepa.types import Candidate, CandidateRecord, Confirmation
 from whet.records.lock import EndState
 from whet.system.redaction import redacted

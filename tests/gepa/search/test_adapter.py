@@ -31,14 +31,14 @@ def test_the_first_validation_is_the_seeds_and_its_rewards_are_kept():
     adapter, history, rollouts = begun()
     assert rollouts.phases() == {"baseline": 4}
     assert (history.best.verdict, history.calls) == ("seed", 4)
-    (again,) = adapter.batch_evaluate([(dict(SEED), VAL)])
+    again = adapter.evaluate(VAL, dict(SEED))
     assert again.scores == list(history.best.val_rewards.values())
     assert len(rollouts.asked) == 4
 
 
 def test_a_minibatch_is_called_anew_each_time_and_its_calls_are_the_trajectories():
     adapter, history, rollouts = begun()
-    (batch,) = adapter.batch_evaluate([(dict(SEED), TRAIN[:3])])
+    batch = adapter.evaluate(TRAIN[:3], dict(SEED))
     adapter.evaluate(TRAIN[:3], dict(SEED))
     assert rollouts.phases() == {"baseline": 4, "minibatch": 6}
     assert [one.reward for one in batch.trajectories] == batch.scores

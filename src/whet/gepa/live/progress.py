@@ -32,10 +32,9 @@ class CallTally:
 
     calls: int = 0
     reward: float = 0.0  # sum
-    errors: int = 0
 
     def plus(self, scored: Scored) -> CallTally:
-        return CallTally(self.calls + 1, self.reward + scored.reward, self.errors + (scored.error is not None))
+        return CallTally(self.calls + 1, self.reward + scored.reward)
 
     @property
     def mean(self) -> float | None:

@@ -60,9 +60,6 @@ class Adapter:
             return EvaluationBatch([None] * len(batch), [one.reward for one in scored], scored)
         return EvaluationBatch([None] * len(batch), self._validate(candidate, batch))
 
-    def batch_evaluate(self, items: list[tuple[dict[str, str], list[SearchExample]]]) -> list[Evaluation]:
-        return [self.evaluate(batch, candidate) for candidate, batch in items]
-
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Evaluation, components_to_update: list[str]
     ) -> CandidateWriter:
