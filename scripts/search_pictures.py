@@ -17,13 +17,13 @@ from rich.console import RenderableType
 
 from pictures import HEIGHT, ROOT, WIDTH, recorder, save, top_of_report, working_folder
 from whet.display.page.rendering import document
-from whet.gepa.live.progress import SearchProgress
-from whet.gepa.live.view import KEYS, live_view
 from whet.gepa.options import load_config
+from whet.gepa.progress import SearchProgress
 from whet.gepa.records.stored import open_search
 from whet.gepa.report import TEMPLATE, read_report, values
 from whet.gepa.run import run_search
 from whet.gepa.types import Scored
+from whet.gepa.view import KEYS, live_view
 
 sys.path.append(str(ROOT / "tests" / "gepa"))
 from planted.policy import answer

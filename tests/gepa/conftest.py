@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from whet.gepa.records.candidates import CandidateWriter
 from whet.gepa.types import CandidateRecord, candidate_id
 
 sys.path.append(str(Path(__file__).parent))  # for `planted`, where loading it as an environment puts it too
+PLAYER = Path(__file__).with_name("player.py")
 
 
 @pytest.fixture
@@ -151,3 +152,21 @@ def rollout() -> Callable[..., dict[str, Any]]:
         return {**row, **fields}
 
     return make
+
+
+@pytest.fixture(scope="session")
+def player(players: Any) -> Any:
+    """`player.Told(observer)`: a search that a test tells an observer of."""
+    return players.load(PLAYER, "gepa_player")
+
+
+@pytest.fixture
+def clock(players: Any) -> Any:
+    return players.Clock()
+
+
+@pytest.fixture
+def play(players: Any, terminals: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Opens terminals with the player in them; see `players.players`."""
+    with players.players(PLAYER, terminals, tmp_path) as open_one:
+        yield open_one

@@ -166,8 +166,8 @@ def _search(
     login_as_key([policy, reflector])
     models = nullcontext() if dry_run else model_extras(local=[policy.local, reflector.local])
     with extra("gepa", "whet gepa", first=None if dry_run else "gepa"), models:
-        from whet.gepa.live.view import open_view
         from whet.gepa.run import run_search
+        from whet.gepa.view import open_view
 
         labels = ", ".join(env.label for env in config.env)
         observer = open_view(f"{labels} with {config.model}", plain=plain)

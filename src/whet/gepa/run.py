@@ -36,10 +36,10 @@ from whet.gepa.calls.calls import Calls, RolloutExecutor
 from whet.gepa.calls.outage import Outage
 from whet.gepa.components import best_files, seed_candidate
 from whet.gepa.config import GepaConfig
-from whet.gepa.live.progress import SearchProgress
 from whet.gepa.observers import FromThread, Several
 from whet.gepa.outcome import SearchOutcome, evaluate_commands, resume_command
 from whet.gepa.plan import describe, held_out_wanted, make_plan
+from whet.gepa.progress import SearchProgress
 from whet.gepa.records.candidates import CandidateWriter
 from whet.gepa.records.run_directory import SearchDirectory, identity_of
 from whet.gepa.reflection.log import ReflectionLog

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from whet.gepa.live.progress import SearchProgress
-from whet.gepa.live.view import last_view, live_view
+from whet.gepa.progress import SearchProgress
 from whet.gepa.types import Confirmation
+from whet.gepa.view import last_view, live_view
 
 TEXT = st.text(max_size=300) | st.lists(st.text(max_size=40), max_size=20).map("\n".join)
 

@@ -18,7 +18,6 @@ import signal
 import sys
 from typing import Any, Literal, cast
 
-from whet.gepa.live.view import open_view
 from whet.gepa.types import (
     CandidateRecord,
     Confirmation,
@@ -29,6 +28,7 @@ from whet.gepa.types import (
     SearchPlan,
     candidate_id,
 )
+from whet.gepa.view import open_view
 
 SEED = "You reverse texts.\nAnswer with the text reversed."
 

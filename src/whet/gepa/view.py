@@ -2,7 +2,8 @@
 
 Plain lines are few enough for a log: one at the start, one for each candidate that was decided on, one for each tenth
 of the budget (or a minute, where that takes longer), every note, and the confirmation. What the log of an earlier
-process answers is one line. The pictures are pure functions from `SearchProgress`, as many lines as there is room for.
+process answers is one line. All of it is on standard error: a result on standard output can be piped and redirected.
+The pictures are pure functions from `SearchProgress`, as many lines as there is room for.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from rich.text import Text
 
 from whet.display.picture import bar, labelled, one_line, rate_text, times_text
 from whet.display.text import number
-from whet.gepa.live.progress import PhaseProgress, Proposal, SearchProgress
 from whet.gepa.observers import Forwarder
+from whet.gepa.progress import PhaseProgress, Proposal, SearchProgress
 from whet.gepa.types import CandidateRecord, Confirmation, Scored, SearchObserver, SearchPlan
 from whet.records.live import Output, RunView
 from whet.system.terminal import duration, safe_text

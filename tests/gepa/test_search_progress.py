@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from whet.gepa.live.progress import RATE_CALLS, SearchProgress
+from whet.gepa.progress import RATE_CALLS, SearchProgress
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from planted.world import World
 pytest.importorskip("gepa")
 pytest.importorskip("openai")
 
-PLANTED = Path(__file__).parents[1] / "planted"
+PLANTED = Path(__file__).parent / "planted"
 WAITING = re.compile(r"planted with policy.*the reflection model writes.*proposals  [1-9] so far.*q stop", re.DOTALL)
 KEY = {"OPENAI_API_KEY": "sesame"}
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from whet.gepa.live.view import SearchView
 from whet.gepa.observers import Several
 from whet.gepa.types import Confirmation, SearchObserver
+from whet.gepa.view import SearchView
 from whet.records.live import Output
 
 
