@@ -44,8 +44,8 @@ async def answer(send: Any, body: bytes) -> None:
 
 
 @contextlib.contextmanager
-def serving(app: Any, http: Any, count: int = 1) -> Iterator[list[socket.socket]]:
-    """`count` connections to a server of `app` with the connections `http`."""
+def serving(app: Any, http: Any) -> Iterator[tuple[str, int]]:
+    """Address of a server of `app` with the connections `http`."""
     with listen("127.0.0.1", 0) as listening:
         options = uvicorn.Config(app, http=http, ws="none", log_level="critical", lifespan="off")
         options.timeout_graceful_shutdown = 1
@@ -53,9 +53,7 @@ def serving(app: Any, http: Any, count: int = 1) -> Iterator[list[socket.socket]
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            with contextlib.ExitStack() as stack:
-                address = listening.getsockname()
-                yield [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(count)]
+            yield listening.getsockname()
         finally:
             server.should_exit = True
             thread.join()
@@ -90,13 +88,14 @@ def until_closed(client: socket.socket, drip: bytes = b"") -> bytes:
 def said_to(http: Any, app: Any, beginnings: list[bytes], drip: bytes = b"") -> list[bytes]:
     """What one server says to clients at the same time, each of which sends its beginning and then `drip` at a time."""
 
-    def send(client: socket.socket, beginning: bytes) -> bytes:
-        client.sendall(beginning)
-        return until_closed(client, drip)
+    with serving(app, http) as address, ThreadPoolExecutor(len(beginnings)) as pool:
 
-    count = len(beginnings)
-    with serving(app, http, count) as clients, ThreadPoolExecutor(count) as pool:
-        return list(pool.map(send, clients, beginnings))
+        def send(beginning: bytes) -> bytes:
+            with socket.create_connection(address, timeout=60) as client:
+                client.sendall(beginning)
+                return until_closed(client, drip)
+
+        return list(pool.map(send, beginnings))
 
 
 @pytest.mark.parametrize("app", [read_all, read_nothing])
@@ -116,7 +115,7 @@ def test_silent_client_is_answered_408(http: Any) -> None:
 
 def test_body_that_arrives_at_the_lowest_rate_is_read(http: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "SLOWEST", 10)  # bytes a second: each piece below is worth minutes
-    with serving(read_all, http) as (client,):
+    with serving(read_all, http) as address, socket.create_connection(address, timeout=60) as client:
         client.sendall(HEAD + b"x" * 10_000)
         for _ in range(9):
             threading.Event().wait(0.05)
