@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,8 @@ def test_nothing_is_left_of_a_process_that_has_ended_or_takes_too_long(seconds: 
         assert child in set(in_session(process.pid))
     assert wait_or_kill(process, 60.0 if seconds == "0" else 0.0) == code
     assert process.stdout.read() == b""  # the child, which has the other end, has ended too
-    assert list(in_session(process.pid)) == [] or began(child) is None
+    while began(child) is not None:  # a process closes its files before it has ended
+        time.sleep(0.01)
     process.stdout.close()
 
 
