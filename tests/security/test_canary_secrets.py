@@ -16,7 +16,7 @@ pytestmark = pytest.mark.parts
 ENVIRONMENT = Path(__file__).with_name("leaky.py")
 CANARIES = {
     "LEAKY_FILE": "canary-of-env-file-0f5e",
-    "LEAKY_API_KEY": 'canary-"by name\\-77aa',
+    "LEAKY_API_KEY": 'canary-"lemon quartz\\-77aa',
     "LEAKY_SERVICE": "canary-line-one-91c3\ncanary-line-two-91c3",
 }
 CONFIG = f"""
@@ -64,7 +64,14 @@ def command(warm: Any, tmp_path: Path) -> Iterator[Command]:
 
 def forms() -> list[bytes]:
     """Beginnings of the secrets as they would be found, also inside of JSON."""
-    return [b"canary-of-env-file", b'canary-\\"by', b'canary-"by', b"by name", b"canary-line-one", b"canary-line-two"]
+    return [
+        b"canary-of-env-file",
+        b'canary-\\"lemon',
+        b'canary-"lemon',
+        b"lemon quartz",
+        b"canary-line-one",
+        b"canary-line-two",
+    ]
 
 
 def leaks(folder: Path) -> list[str]:

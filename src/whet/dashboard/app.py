@@ -111,10 +111,10 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 def answer_of(request: Request, error: DashboardError) -> Response:
     """An error of a request that no route answered: JSON for programs, else a page."""
-    for_programs = request.method not in ("GET", "HEAD") or address_of(request).startswith(
-        request.app.state.site.programs
-    )
-    return error_answer(error) if for_programs else error_page(request, error)
+    for_programs = address_of(request).startswith(request.app.state.site.programs)
+    if for_programs or request.method not in ("GET", "HEAD") or request.headers.get("accept") == "application/json":
+        return error_answer(error)
+    return error_page(request, error)
 
 
 class SecurityHeaders:

@@ -280,7 +280,7 @@ def test_a_suspended_process_is_named(part, started, monkeypatch) -> None:
 def test_a_server_cannot_do_without_its_engines_but_without_what_they_fork() -> None:
     names = {1: ("python", 0), 2: ("VLLM::EngineCor", 1), 3: ("VLLM::Worker_TP", 2), 4: ("VLLM::Worker_TP", 2)}
     forked = {5: ("VLLM::EngineCor", 2), 6: ("VLLM::Worker_TP", 4), 7: ("python", 3), 8: ("gcc", 2)}
-    found = {pid: guard.Process(name, parent, 1, "0") for pid, (name, parent) in {**names, **forked}.items()}
+    found = {pid: guard.ProcessLine(name, parent, 1, "0") for pid, (name, parent) in {**names, **forked}.items()}
     assert sorted(guard.engines(found)) == [2, 3, 4]
 
 
