@@ -105,7 +105,7 @@ class ReplicaClient(Client[None, Any, Any, Any]):
         self._rests_until = [0.0] * len(clients)
         self._absent: set[int] = set()  # those that were never reached
         self._homes: dict[Hashable, int] = {}  # the replica of each task
-        self._guests: dict[Hashable, set[str]] = {}  # the rollouts under way of each task
+        self._guests: dict[Hashable, set[str]] = {}  # running rollouts by task
 
     @property
     def base_url(self) -> str:

@@ -56,7 +56,7 @@ class Adapters:
             raise
 
     async def unload(self, name: str) -> None:
-        """Take no more requests for `base:name`; it is forgotten once those under way are answered."""
+        """Take no more requests for `base:name`; it is removed once its running requests are answered."""
         served = [known for known in self._names if self.full_name(known) in self._models]
         if name not in served:
             raise ConfigError(f"there is no adapter {name!r} here; there are: {', '.join(served) or 'none'}.")

@@ -53,7 +53,7 @@ class LoopPace:
         """Wait until all earlier rollouts have continued."""
         place = self._loop.create_future()
         self._parked.append(place)
-        if self._loop_has_turned:  # nothing is under way that would look at the line
+        if self._loop_has_turned:  # no running task would look at the line
             self._begin_slice(time.perf_counter())
         try:
             await place

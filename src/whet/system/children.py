@@ -1,4 +1,4 @@
-"""Processes: how children start and end, that none outlives its parent, and which process has a number.
+"""Child processes: start, end, no child outlives its parent; and the identity of a process id.
 
 Process ids are reused; an id together with the time at which its process began and the boot of its machine is not.
 Programs that guard others by themselves, in few milliseconds or in another Python, have their own few lines of this:

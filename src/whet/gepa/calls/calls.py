@@ -115,7 +115,7 @@ class Calls:
             raise SearchStopped from None
 
     async def close(self) -> None:
-        """Cancel what is under way; from now on nothing is begun."""
+        """Cancel the running calls; no call is begun afterwards."""
         self._closed = True
         await cancel(self._rounds)
 

@@ -1,4 +1,4 @@
-"""How long rollouts are, those under way included, and whether the long ones reach training.
+"""How long rollouts are, running ones included, and whether the long ones reach training.
 
 A rollout that was cancelled for its age has no length any more, and it is the long ones that grow too old. So tokens
 are counted while rollouts run: those of finished turns are known, those of a turn that is being sampled are estimated
@@ -33,7 +33,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Lengths:
-    """Sampled tokens of rollouts under way, by their names; of others nothing is kept."""
+    """Sampled tokens of running rollouts by name; nothing is kept of finished ones."""
 
     clock: Callable[[], float] = time.monotonic
     _finished: dict[str, int] = field(default_factory=dict)  # tokens of a rollout's finished turns

@@ -81,7 +81,7 @@ class GroupRunner:
         self._limit = asyncio.Semaphore(self.max_concurrent)
 
     def lengths_so_far(self, task: DrawnTask) -> list[float]:
-        """Sampled tokens of the rollouts of a group under way, as far as they have begun."""
+        """Sampled tokens of the rollouts of a running group, as far as they have begun."""
         return self.lengths.of(self._names(task))
 
     @property

@@ -108,7 +108,7 @@ Attempt = asyncio.Task[Group]
 
 @dataclass(slots=True)
 class _Flight:
-    """A group under way."""
+    """A running group."""
 
     slot: int
     task: DrawnTask

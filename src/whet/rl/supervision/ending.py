@@ -176,7 +176,7 @@ T = TypeVar("T")
 
 
 class StopRequested(Exception):
-    """A stop was requested; the step under way was abandoned before its weights changed."""
+    """A stop was requested; the current step was abandoned before its weights changed."""
 
 
 async def unless_stopped(stop: asyncio.Event, work: Awaitable[T]) -> T:

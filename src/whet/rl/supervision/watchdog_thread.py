@@ -10,7 +10,7 @@ the run from running, but not a signal from outside. A run that is not on the ma
 interrupts code that keeps its loop.
 
 `WatchedEngine`: an engine that is watched: how long requests have waited without any answer, and how much it has
-sampled, in all and for each rollout under way.
+sampled, in all and for each running rollout.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from whet.types import State, Tool
 
 
 class ParentModels:
-    """Requests of workers to the models, under way."""
+    """Pending requests of workers to the models."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts

@@ -121,7 +121,7 @@ class WebhookSender:
         self._thread.start()
 
     def stop(self) -> None:
-        """Attempts under way are given up; they are made again by the next sender."""
+        """Running attempts are abandoned; the next sender repeats them."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()

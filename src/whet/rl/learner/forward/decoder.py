@@ -8,7 +8,7 @@ differ in is read from the model's config, as the engine reads it; attention and
 The feed-forward part of a layer with experts, for training: the router's choice, or the sampler's replayed.
 
 Sampler and learner round differently, so near a tie they choose other experts, and the ratio of probabilities jumps
-for no reason that a gradient could mend. Replaying the sampler's choice keeps the ratio smooth; the router still
+for a reason that no gradient removes. Replaying the sampler's choice keeps the ratio smooth; the router still
 learns, through the weights of the experts that were chosen. The auxiliary loss that balances experts in pre-training is
 not part of any loss here. Source: Rollout Routing Replay, Ma et al. 2025 (arXiv:2510.11370).
 """

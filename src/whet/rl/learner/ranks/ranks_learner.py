@@ -188,7 +188,7 @@ MEMORY = "a smaller learner.micro_batch_tokens, learner.activation_checkpointing
 
 @dataclass(frozen=True, slots=True)
 class RankCall:
-    """A call of all ranks that is under way."""
+    """A pending call of all ranks."""
 
     answers: Mapping[int, RankResponse]
     """Those that are there, by rank."""
