@@ -439,7 +439,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "rollouts_per_example": InRuns(lambda seen: [row["group"] for row in seen.rollouts()].count("0")),
     "learning_rate": InRuns(lambda seen: seen.metrics[-1]["optim/lr"]),
     "max_async_level": InPart(first_process, "1"),
-    "oversampling_factor": InPart(lambda config: source(config).buffer.lead.places(0), "1.5", ASYNC),
+    "oversampling_factor": InPart(lambda config: source(config).buffer.lead.slots(0), "1.5", ASYNC),
     "max_off_policy_steps": InPart(lambda config: source(config).buffer.lead.too_old(0, 4), "3", ASYNC),
     "workers_per_env": InPart(worker_processes, "3"),
     "max_retries": InPart(lambda config: source(config).runner.recipe.max_retries, "5"),

@@ -105,14 +105,14 @@ def read_architecture(directory: Path) -> Architecture:
 def read_json(path: Path, what: str) -> dict[str, Any]:
     """The JSON object in a file that every directory with `what` has. Raises `ModelLoadError`."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise ModelLoadError(f"{path.parent} is not {what} directory: it has no {path.name}") from None
     except ValueError as error:
         raise ModelLoadError(f"{path} is not readable JSON ({error}); fetch or export {what} again") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ModelLoadError(f"{path} does not hold a JSON object; fetch or export {what} again")
-    return found
+    return content
 
 
 def parse_architecture(config: dict[str, Any], *, where: str) -> Architecture:
@@ -126,8 +126,8 @@ def parse_architecture(config: dict[str, Any], *, where: str) -> Architecture:
         )
     config = {**family.defaults, **config}
     try:
-        found = _parse(config, family)
-        reasons = _unsupported(config, family, found)
+        architecture = _parse(config, family)
+        reasons = _unsupported(config, family, architecture)
     except KeyError as missing:
         raise ModelLoadError(f"{where} lacks the key {missing}; fetch or export the model again") from None
     except (TypeError, ValueError, IndexError, AttributeError) as error:
@@ -138,7 +138,7 @@ def parse_architecture(config: dict[str, Any], *, where: str) -> Architecture:
             "not run; use a vLLM server for it.",
             f"{' and '.join(reasons)} of this {config['model_type']} model",
         )
-    return found
+    return architecture
 
 
 def _parse(config: dict[str, Any], family: Family) -> Architecture:

@@ -49,12 +49,12 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
     chosen = environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None or not there:
         return [str(index) for index in range(there)]
-    found: list[str] = []
+    names: list[str] = []
     for name in (part.strip() for part in chosen.split(",")):
         if not name or (re.fullmatch(r"-?[0-9]+", name) and not 0 <= int(name) < there):
             break  # as CUDA reads it: what comes after a device that does not exist is not there either
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
 def only_gpus(gpus: Sequence[int]) -> dict[str, str]:
@@ -108,11 +108,11 @@ def _built_for_cuda() -> bool:
     """By torch's own file of its build; ROCm builds of torch call their devices cuda, too."""
     import ast
 
-    found = find_spec("torch")
-    if found is None or found.origin is None:
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
         return False
     try:
-        tree = ast.parse(Path(found.origin).with_name("version.py").read_text(encoding="utf-8"))
+        tree = ast.parse(Path(spec.origin).with_name("version.py").read_text(encoding="utf-8"))
     except (OSError, SyntaxError):
         return True  # torch itself will say
     built = (

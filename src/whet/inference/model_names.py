@@ -76,8 +76,8 @@ def find_local(model: str) -> Path | None:
 
 def resolve_model(model: str) -> Path:
     """The directory with a model's files; converts a .gguf file and downloads a Hugging Face id on first use."""
-    if (found := find_local(model)) is not None:
-        return found
+    if (local := find_local(model)) is not None:
+        return local
     file = gguf_file(model)
     return _download(model) if file is None else gguf_cache.convert(file)
 
@@ -92,8 +92,8 @@ def gguf_file(model: str) -> Path | None:
 
 def on_this_machine(model: str) -> Path | None:
     """`find_local`, and what Hugging Face's cache has of an id; None where neither has it."""
-    found = find_local(model)
-    if found is None and model not in PACKAGED and not model.endswith(".gguf"):
+    local = find_local(model)
+    if local is None and model not in PACKAGED and not model.endswith(".gguf"):
         from huggingface_hub import try_to_load_from_cache
         from huggingface_hub.errors import HFValidationError
 
@@ -102,7 +102,7 @@ def on_this_machine(model: str) -> Path | None:
         except HFValidationError:
             return None
         return Path(cached).parent if isinstance(cached, str) else None
-    return found
+    return local
 
 
 def packaged_file(name: str) -> Path:

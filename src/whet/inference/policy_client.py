@@ -226,10 +226,10 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         self, graph: MessageGraph, prompt: Messages, tools: Sequence[Tool] | None, thinking: bool | None
     ) -> list[int] | None:
         """Ids of the latest answer that `prompt` continues, extended by what is new; None where there is none."""
-        found = graph.latest_answer(prompt, tools)
-        if found is None:
+        earlier = graph.latest_answer(prompt, tools)
+        if earlier is None:
             return None
-        tokens, length = found
+        tokens, length = earlier
         ids = tokens["prompt_ids"], tokens["completion_ids"]
         return self.renderer.extend(*ids, prompt[:length], prompt[length:], tools, enable_thinking=thinking)
 
@@ -316,14 +316,14 @@ class MessageGraph:
 
         None where `prompt` has nothing new after an answer of this rollout.
         """
-        node, found = self._roots.get(_name(tools)), None
+        node, latest = self._roots.get(_name(tools)), None
         for length, message in enumerate(prompt[:-1], start=1):
             node = None if node is None else node.next(message)
             if node is None:
                 break
             if node.tokens is not None:
-                found = node.tokens, length
-        return found
+                latest = node.tokens, length
+        return latest
 
 
 def as_written(message: Mapping[str, Any]) -> Hashable:

@@ -22,7 +22,7 @@ class TokenSets:
 
     @classmethod
     def of(cls, sets: Sequence[NDArray[np.int32]]) -> Self:
-        counts = np.array([len(found) for found in sets], np.int32)
+        counts = np.array([len(ids) for ids in sets], np.int32)
         return cls(counts, np.concatenate([np.zeros(0, np.int32), *sets], dtype=np.int32))
 
     @classmethod
@@ -32,8 +32,10 @@ class TokenSets:
 
     @classmethod
     def joined(cls, parts: Iterable[TokenSets]) -> Self:
-        found = list(parts)
-        return cls(np.concatenate([part.counts for part in found]), np.concatenate([part.ids for part in found]))
+        token_sets = list(parts)
+        return cls(
+            np.concatenate([part.counts for part in token_sets]), np.concatenate([part.ids for part in token_sets])
+        )
 
     def __len__(self) -> int:
         return len(self.counts)

@@ -38,13 +38,13 @@ def test_places_open_as_far_ahead_as_the_level_and_oversampling_allow(
     level: int, oversampling: float, places: list[int]
 ) -> None:
     lead = Lead(4, max_async_level=level, oversampling_factor=oversampling)
-    assert [lead.places(version) for version in range(3)] == places
+    assert [lead.slots(version) for version in range(3)] == places
 
 
 @pytest.mark.parametrize(("oversampling", "places"), [(0.5, [4, 8]), (1.0, [4, 8]), (1.5, [6, 10])])
 def test_before_a_batch_is_complete_only_its_own_places_open(oversampling: float, places: list[int]) -> None:
     lead = Lead(4, max_async_level=2, oversampling_factor=oversampling)
-    assert [lead.first_places(version) for version in range(2)] == places
+    assert [lead.first_slots(version) for version in range(2)] == places
 
 
 @pytest.mark.parametrize(("oversampling", "in_flight"), [(0.5, 4), (1.0, 4), (1.5, 6)])
@@ -55,7 +55,7 @@ def test_no_more_groups_are_in_flight_than_a_batch_or_oversampling_says(oversamp
         while backlog.may_open(version):
             backlog.open(0)
         if version:  # the first batch has the engine to itself
-            ahead = backlog.lead.places(version) - landed
+            ahead = backlog.lead.slots(version) - landed
             assert backlog.opened - landed == min(in_flight, ahead)
         assert backlog.add(group(landed, DrawnTask(landed, 0, landed, 0)), version=version)
         version += backlog.take() is not None

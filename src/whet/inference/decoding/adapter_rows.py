@@ -27,8 +27,8 @@ class AdapterRows:
         """`rows_N` are the rows of each adapter, at least one; `batch` is B."""
         order = [row for rows in rows_N for row in rows]
         back = [len(order)] * batch
-        for place, row in enumerate(order):
-            back[row] = place
+        for index, row in enumerate(order):
+            back[row] = index
         self._adapters, self._rows_N, self._batch = adapters, rows_N, batch
         self._counts = [len(rows) for rows in rows_N]
         self._everywhere = adapters[0] if self._counts == [batch] else None
@@ -64,22 +64,22 @@ class AdapterRows:
             self._stacked = StackedRows(stack, of_stack, self._batch, self._back_B.device)
         return self
 
-    def add(self, y: Tensor, x: Tensor, layer: int, place: int) -> None:
-        """Add what the adapters make of `x` to `y`, its projection by the base weights at `place` of a layer."""
+    def add(self, y: Tensor, x: Tensor, layer: int, part: int) -> None:
+        """Add what the adapters make of `x` to `y`, its projection by the base weights for `part` of a layer."""
         if self._everywhere is not None:
-            factors = self._everywhere.layers[layer][place]
+            factors = self._everywhere.layers[layer][part]
             if factors is not None:
                 y.addmm_(torch.mm(x, factors.down), factors.up)
         elif self._stacked is not None:
-            self._stacked.add(y, x, layer, place)
-        elif any(adapter.layers[layer][place] is not None for adapter in self._adapters):
-            self._add_one_by_one(y, x, layer, place)
+            self._stacked.add(y, x, layer, part)
+        elif any(adapter.layers[layer][part] is not None for adapter in self._adapters):
+            self._add_one_by_one(y, x, layer, part)
 
-    def _add_one_by_one(self, y: Tensor, x: Tensor, layer: int, place: int) -> None:
+    def _add_one_by_one(self, y: Tensor, x: Tensor, layer: int, part: int) -> None:
         added = []
         own_x = x.index_select(0, self._order_M).split(self._counts)
         for adapter, x_own in zip(self._adapters, own_x, strict=True):
-            factors = adapter.layers[layer][place]
+            factors = adapter.layers[layer][part]
             if factors is None:
                 added.append(y.new_zeros(len(x_own), y.shape[1]))
             else:
@@ -107,25 +107,25 @@ class StackedRows:
         """`rows_N` are each adapter's rows, at least one; `batch` is how many rows there are with those without."""
         longest = max(map(len, rows_N))
         lacking = [True] * batch
-        place = [0] * batch
+        slots = [0] * batch
         for number, rows in enumerate(rows_N):
             for i, row in enumerate(rows):
-                place[row], lacking[row] = number * longest + i, False
+                slots[row], lacking[row] = number * longest + i, False
         # Shorter groups are filled up with a row of their own, whose result is not used.
         padded = [row for rows in rows_N for row in rows + rows[:1] * (longest - len(rows))]
         self.stack = stack
         self._padded_NL = torch.tensor(padded, device=device)
-        self._place_B = torch.tensor(place, device=device)
+        self._slot_B = torch.tensor(slots, device=device)
         self._lacking_B1 = torch.tensor(lacking, device=device).unsqueeze(1) if any(lacking) else None
 
-    def add(self, y: Tensor, x: Tensor, layer: int, place: int) -> None:
+    def add(self, y: Tensor, x: Tensor, layer: int, part: int) -> None:
         """See `AdapterRows.add`."""
-        factors = self.stack.factors[layer][place]
+        factors = self.stack.factors[layer][part]
         if factors is None:
             return
         x_NL = x.index_select(0, self._padded_NL).view(len(factors.down), -1, x.shape[1])
         added = torch.bmm(torch.bmm(x_NL, factors.down), factors.up).view(-1, y.shape[1])
-        own_B = added.index_select(0, self._place_B)
+        own_B = added.index_select(0, self._slot_B)
         if self._lacking_B1 is not None:
             own_B.masked_fill_(self._lacking_B1, 0.0)
         y.add_(own_B)

@@ -144,11 +144,11 @@ class Decoder:
     def _biases(self, positions: Tensor, width: int) -> list[Tensor]:
         """Of each window, what is added to scores: 0 at columns that a token sees, up to and including its own."""
         columns = self.cache.index[:width]
-        visible, found = columns <= positions, []
+        visible, biases = columns <= positions, []
         for window in self._windows:
             seen = visible if window is None else visible & (columns > positions - window)
-            found.append(torch.where(seen, 0.0, float("-inf")).to(self.cache.keys.dtype))
-        return found
+            biases.append(torch.where(seen, 0.0, float("-inf")).to(self.cache.keys.dtype))
+        return biases
 
     def _rotate(self, qk: Tensor, i: int, turned: list[tuple[Tensor, Tensor]]) -> Tensor:
         """Query-key norm and rotary embedding of `[N, heads + kv_heads, D]`, in float32."""
@@ -178,12 +178,12 @@ class Decoder:
         bias: Tensor | None,
         gain: Tensor | None,
         adapters: AdapterRows | None,
-        place: tuple[int, int],
+        layer_part: tuple[int, int],
     ) -> Tensor:
         """x with inner @ weight added in place, normalised where the family has a norm there."""
         if gain is None:
-            return _project(inner, weight, bias, adapters, place, residual=x)
-        return x.add_(self._gained(_project(inner, weight, bias, adapters, place), gain))
+            return _project(inner, weight, bias, adapters, layer_part, residual=x)
+        return x.add_(self._gained(_project(inner, weight, bias, adapters, layer_part), gain))
 
     def _gained(self, y: Tensor, gain: Tensor) -> Tensor:
         return (y * _inverse_length(y, self.arch.norm_eps)).mul_(gain).to(y.dtype)
@@ -233,11 +233,11 @@ def _project(
     weight: Tensor,
     bias: Tensor | None,
     adapters: AdapterRows | None,
-    place: tuple[int, int],
+    layer_part: tuple[int, int],
     *,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """x @ weight + bias and what adapters add at `place`, added in place to `residual` where one is given."""
+    """x @ weight + bias and what adapters add at `layer_part`, added in place to `residual` where one is given."""
     if residual is not None:
         y = residual.addmm_(x, weight)
         if bias is not None:
@@ -245,5 +245,5 @@ def _project(
     else:
         y = torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
     if adapters is not None:
-        adapters.add(y, x, *place)
+        adapters.add(y, x, *layer_part)
     return y

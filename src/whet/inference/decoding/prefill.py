@@ -42,14 +42,14 @@ def fills_of(wave: list[Admission]) -> list[Fill]:
 def waves(admissions: list[Admission]) -> list[list[Admission]]:
     """Admissions in the order they must be filled: a copy from another admission comes one wave later."""
     level: dict[int, int] = {}
-    found: list[list[Admission]] = []
+    by_wave: list[list[Admission]] = []
     for admission in admissions:
         wave = level.get(admission.donor, -1) + 1 if admission.donor is not None else 0
         level[admission.slot] = wave
-        while len(found) <= wave:
-            found.append([])
-        found[wave].append(admission)
-    return found
+        while len(by_wave) <= wave:
+            by_wave.append([])
+        by_wave[wave].append(admission)
+    return by_wave
 
 
 def prefill_batches(fills: list[Fill]) -> list[list[Fill]]:

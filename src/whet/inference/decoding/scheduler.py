@@ -137,7 +137,7 @@ class Scheduler:
                 self.columns = 0
         while self.waiting and running < self.max_rows:
             job = self.waiting[0]
-            index = self._place(job)
+            index = self._slot(job)
             if index is None:
                 break
             self.waiting.popleft()
@@ -224,7 +224,7 @@ class Scheduler:
             job.slot = target
         return pairs
 
-    def _place(self, job: SampleJob) -> int | None:
+    def _slot(self, job: SampleJob) -> int | None:
         """A slot for this job, by reuse, vacancy, growth or eviction; None when it has to wait."""
         key = job.request.rollout_key
         parked = [i for i, slot in enumerate(self.slots) if slot.state == "parked"]

@@ -90,13 +90,13 @@ def _context(config: dict[str, Any], directory: Path) -> int:
     except (OSError, ValueError, AttributeError):
         pass  # whether the tokenizer can be read is found when it is
     limits = [int(limit) for limit in stated if isinstance(limit, int | float) and 0 < limit < _STATED_AT_MOST]
-    found = limits[0] if limits else CONTEXT_WHERE_UNSTATED
+    context = limits[0] if limits else CONTEXT_WHERE_UNSTATED
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if rope.get("rope_type", rope.get("type")) in ("longrope", "dynamic"):
         # Longer texts turn all positions by other frequencies, those of tokens that were kept in the cache too.
         original = config.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
-        found = min(found, int(original or found))
-    return found
+        context = min(context, int(original or context))
+    return context
 
 
 def check_known(directory: Path, family: OtherFamily) -> None:

@@ -49,8 +49,8 @@ def load_transformers(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
 
 def projections(model: nn.Module) -> dict[str, nn.Module]:
     """By name, the linear layers inside the decoder's layers: what adapters are for."""
-    found = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear | Conv1D)}
-    return {name: part for name, part in found.items() if in_layers(name)}
+    linear = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear | Conv1D)}
+    return {name: part for name, part in linear.items() if in_layers(name)}
 
 
 def in_layers(name: str) -> bool:
@@ -109,8 +109,8 @@ class PlainForm:
         for name, shape in self._shapes.items():
             if name not in named:
                 raise ModelLoadError(f"the weights lack {name!r}, which this {self._kind} model needs")
-            if (found := tuple(named[name].shape)) != shape:
-                raise ModelLoadError(f"{name!r} has shape {found}; the model's config.json asks for {shape}")
+            if (actual := tuple(named[name].shape)) != shape:
+                raise ModelLoadError(f"{name!r} has shape {actual}; the model's config.json asks for {shape}")
         if unknown := named.keys() - self._shapes.keys() - self._also:
             raise ModelLoadError(f"the weights hold {min(unknown)!r}, which this {self._kind} model does not have")
         return PlainWeights({name: named[name].to(self._device, self._dtype) for name in self._shapes})

@@ -261,13 +261,13 @@ class EnginePool:
             self._set_latest(change(before))
             up = self._up_members()
             try:
-                found = await asyncio.gather(*(take(member) for member in up), return_exceptions=True)
+                outcomes = await asyncio.gather(*(take(member) for member in up), return_exceptions=True)
             except asyncio.CancelledError:
                 for member in up:
                     if self._latest.next_for(member.loaded) is not None:
                         member.fail("it had not taken new weights when the run gave up waiting for it")
                 raise
-            failed = [(member, error) for member, error in zip(up, found, strict=True) if error is not None]
+            failed = [(member, error) for member, error in zip(up, outcomes, strict=True) if error is not None]
             for _, error in failed:
                 if not isinstance(error, FAILURES):
                     raise error

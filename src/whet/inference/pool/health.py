@@ -61,10 +61,10 @@ def count_up(members: Sequence[MemberReport]) -> int:
 def waiting_text(members: Sequence[MemberReport], min_healthy: int) -> str:
     """What keeps requests waiting: which engines are not up, why, and when they are; "" where all are."""
     down = [member.describe() for member in members if member.state != "up"]
-    found = [f"{len(down)} of {len(members)} engines are down: {', '.join(down)}"] if down else []
+    reasons = [f"{len(down)} of {len(members)} engines are down: {', '.join(down)}"] if down else []
     if count_up(members) < min_healthy and min_healthy > 1:
-        found.append(f"requests wait until {min_healthy} are up")
-    return "; ".join([*found, *(one.describe() for one in members if one.state == "up" and not one.is_current)])
+        reasons.append(f"requests wait until {min_healthy} are up")
+    return "; ".join([*reasons, *(one.describe() for one in members if one.state == "up" and not one.is_current)])
 
 
 def hopeless_text(members: Sequence[MemberReport], min_healthy: int) -> str | None:
@@ -82,13 +82,13 @@ def hopeless_text(members: Sequence[MemberReport], min_healthy: int) -> str | No
 
 def pool_metrics(members: Sequence[MemberReport], queue: int) -> dict[str, float]:
     """`engine/...` of a step; `queue` counts the requests in flight, those included that wait for an engine."""
-    found = {
+    metrics = {
         "engine/healthy": float(count_up(members)),
         "engine/restarts": float(sum(member.restarts for member in members)),
         "engine/queue": float(queue),
     }
     for member in members:
-        found[f"engine/{member.name}/queue"] = float(member.queue)
-        found[f"engine/{member.name}/restarts"] = float(member.restarts)
-        found[f"engine/{member.name}/version"] = float(member.version)
-    return found
+        metrics[f"engine/{member.name}/queue"] = float(member.queue)
+        metrics[f"engine/{member.name}/restarts"] = float(member.restarts)
+        metrics[f"engine/{member.name}/version"] = float(member.version)
+    return metrics

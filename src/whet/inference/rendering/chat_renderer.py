@@ -233,10 +233,10 @@ class ChatRenderer:
         options = {} if turn.thinking is None else {"enable_thinking": turn.thinking}
         stops = {self.decode([stop]): stop for stop in self.stop_token_ids}
         calls = _without_arguments(turn.calls)
-        found = text_after_answer(self.tokenizer, calls, turn.added, turn.tools, options, list(stops))
-        if found is None:
+        reply = text_after_answer(self.tokenizer, calls, turn.added, turn.tools, options, list(stops))
+        if reply is None:
             return None
-        stop, text = found
+        stop, text = reply
         ids = list(self.tokenizer.encode(stop + text, add_special_tokens=False))
         if not stop:
             return ids

@@ -57,12 +57,12 @@ class AnswerFormat:
         read = self._read(ids, prompt_ids, tools, call_ids)
         if self._forgets is None or self._forgets not in ids:
             return read
-        end = next((place for place, token in enumerate(ids) if token in self.stops), len(ids))
-        for place in range(1, end):
-            if ids[place] == self._forgets:
-                before = self._read(ids[:place], prompt_ids, tools, call_ids)
+        end = next((index for index, token in enumerate(ids) if token in self.stops), len(ids))
+        for index in range(1, end):
+            if ids[index] == self._forgets:
+                before = self._read(ids[:index], prompt_ids, tools, call_ids)
                 if before.message.content or before.calls:
-                    return read if _goes_on(before, read) else self._with_text(before, ids[place:end])
+                    return read if _goes_on(before, read) else self._with_text(before, ids[index:end])
         return read
 
     def _with_text(self, read: Reading, ids: list[int]) -> Reading:
@@ -86,8 +86,8 @@ class AnswerFormat:
         if written:  # read as text, in which a marker inside a call ends none, and text after it is kept
             content, calls, tried = f"{parsed.content}\n{written}", [], 0
         if self.calls_in_text or written:
-            content, found, begun = read_calls(content)
-            calls += [_call(f"{call_ids}_{tried + number}", *one) for number, one in enumerate(found)]
+            content, read, begun = read_calls(content)
+            calls += [_call(f"{call_ids}_{tried + number}", *one) for number, one in enumerate(read)]
             tried += begun
         reasoning = parsed.reasoning_content
         stripped = AssistantMessage(
@@ -101,7 +101,7 @@ class AnswerFormat:
         """The text from the first call on, where calls are JSON between `<tool_call>` and `</tool_call>`."""
         if not spans:
             return ""
-        end = next((place for place, token in enumerate(ids) if token in self.stops), len(ids))
+        end = next((index for index, token in enumerate(ids) if token in self.stops), len(ids))
         text = self._decode(ids[min(spans)[0] : end])
         return text if re.match(r"<tool_call>\s*[{\"]", text) else ""
 

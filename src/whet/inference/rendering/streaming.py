@@ -119,8 +119,8 @@ class Futures:
     def _markers(self) -> list[list[int]]:
         """Whatever the format's parser may react to."""
         texts = dict.fromkeys((*self.text_markers, *_TEXT_MARKERS))
-        found = [[token] for token in sorted(self._marks)] + [self.encode(text) for text in texts]
-        return [ids for number, ids in enumerate(found) if ids not in found[:number]]
+        markers = [[token] for token in sorted(self._marks)] + [self.encode(text) for text in texts]
+        return [ids for number, ids in enumerate(markers) if ids not in markers[:number]]
 
     def _ids_of(self, marker: str | int) -> list[int]:
         return [marker] if isinstance(marker, int) else self.encode(marker)
@@ -222,13 +222,13 @@ class AnswerReader:
             self._look()
             return
         self._since += self._text.push(token)
-        found = _first_marker(self._since, self._futures.text_markers)
-        if found is not None:
-            while found is not None:
-                place, marker = found
-                self._mark(self._since[:place], marker)
-                self._since = self._since[place + len(marker) :]
-                found = _first_marker(self._since, self._futures.text_markers)
+        match = _first_marker(self._since, self._futures.text_markers)
+        if match is not None:
+            while match is not None:
+                at, marker = match
+                self._mark(self._since[:at], marker)
+                self._since = self._since[at + len(marker) :]
+                match = _first_marker(self._since, self._futures.text_markers)
             self._look()
 
     def _mark(self, text: str, marker: str | int) -> None:
@@ -295,8 +295,8 @@ def _kept(now: Reading, later: Reading) -> bool:
 
 
 def _first_marker(text: str, markers: Sequence[str]) -> tuple[int, str] | None:
-    found = [(text.index(marker), marker) for marker in markers if marker in text]
-    return min(found, default=None)
+    matches = [(text.index(marker), marker) for marker in markers if marker in text]
+    return min(matches, default=None)
 
 
 def _without_begun(text: str, markers: Sequence[str]) -> str:

@@ -61,13 +61,13 @@ def text_after_answer(
         answer["tool_calls"] = list(calls)
     readable = [_readable_calls(message) for message in added]
     try:
-        found = follows(_ASKED)
-        same = found is not None and found == follows([*_EARLIER, *_ASKED])
+        reply = follows(_ASKED)
+        same = reply is not None and reply == follows([*_EARLIER, *_ASKED])
     except (TemplateError, TypeError, ValueError, KeyError):
         return None  # the template refuses such a conversation, so nothing is proved
-    if found is None or not same:
+    if reply is None or not same:
         return None
-    close, after = found
+    close, after = reply
     ends = [(close.rfind(stop), stop) for stop in stops if stop in close]
     if ends:
         where, stop = max(ends)

@@ -43,7 +43,7 @@ def answer_ids(
     """
     _refuse_an_end_inside(renderer, answer)
     prompt = renderer.render(conversation, tools, enable_thinking=enable_thinking)
-    found: list[list[int]] = []
+    candidates: list[list[int]] = []
     lost = ""
     refusal = ModelError("the chat template writes no token that ends an answer, so a model could not learn to stop")
     for whole in _rendered(renderer, conversation, answer, tools, enable_thinking):
@@ -60,9 +60,9 @@ def answer_ids(
             continue
         if _has_thought(answer) or END_OF_THOUGHT not in renderer.decode(ids[:end]):
             return ids[:end]
-        found.append(ids[:end])  # with a thought that the message does not have; there may be a way without
-    if found:
-        return min(found, key=len)
+        candidates.append(ids[:end])  # with a thought that the message does not have; there may be a way without
+    if candidates:
+        return min(candidates, key=len)
     if lost:
         raise ModelError(f"the chat template does not write the {lost} of this message as it is; mend the message")
     raise refusal

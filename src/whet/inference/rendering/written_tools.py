@@ -123,22 +123,22 @@ def read_calls(text: str) -> tuple[str, list[tuple[str, Any]], int]:
     """
     calls: list[tuple[str, Any]] = []
     kept: list[str] = []
-    begun = place = 0
-    while (start := text.find(CALL_MARKERS[0], place)) >= 0:
+    begun = at = 0
+    while (start := text.find(CALL_MARKERS[0], at)) >= 0:
         begun += 1
-        kept.append(text[place:start])
-        found = _CALL_BEGINS.match(text, start)
-        place = found.end() if found else start
+        kept.append(text[at:start])
+        match = _CALL_BEGINS.match(text, start)
+        at = match.end() if match else start
         try:
-            call, place = _DECODER.raw_decode(text, place)
+            call, at = _DECODER.raw_decode(text, at)
             call = json.loads(call) if isinstance(call, str) else call  # encoded twice
         except (ValueError, RecursionError):
             call = None
-        ends = _CALL_ENDS.match(text, place)
+        ends = _CALL_ENDS.match(text, at)
         if ends and isinstance(call, dict) and isinstance(call.get("name"), str) and call["name"]:
             calls.append((call["name"], call.get("arguments")))
-            place = ends.end()
+            at = ends.end()
         else:
-            place = start + len(CALL_MARKERS[0])
+            at = start + len(CALL_MARKERS[0])
             kept.append(CALL_MARKERS[0])
-    return "".join([*kept, text[place:]]), calls, begun
+    return "".join([*kept, text[at:]]), calls, begun

@@ -148,14 +148,14 @@ def pack_adapter(
     for i in range(arch.num_layers):
         at, factors = f"model.layers.{i}.", list[Factors | None]()
         for fusion in fusions(arch, i):
-            found = [(part, adapter.pop(at + part.name, None)) for part in fusion.parts]
-            for part, low in found:
+            lows = [(part, adapter.pop(at + part.name, None)) for part in fusion.parts]
+            for part, low in lows:
                 if low is not None:
                     _check_shape(directory, at + part.name, low, (part.size, fusion.source))
             weight = None
             if fusion.norm is not None:
                 weight = gain(named[f"{at}{fusion.norm}.weight"].to("cpu", torch.float32), arch)
-            factors.append(_fused(fusion, found, weight, dtype, device))
+            factors.append(_fused(fusion, lows, weight, dtype, device))
         layers.append(tuple(factors))
     if adapter:
         raise ModelLoadError(
@@ -167,19 +167,19 @@ def pack_adapter(
 
 def _fused(
     fusion: Fusion,
-    found: list[tuple[FusedPart, LowRank | None]],
+    lows: list[tuple[FusedPart, LowRank | None]],
     gain: Tensor | None,
     dtype: torch.dtype,
     device: torch.device,
 ) -> Factors | None:
     """Layers that are fused in the base, side by side; each has its own columns of `down` and rows of `up`."""
-    held = [low.down for _, low in found if low is not None]
+    held = [low.down for _, low in lows if low is not None]
     if not held:
         return None
     down = torch.cat(held)
-    up = torch.zeros(sum(part.size for part, _ in found), down.shape[0])
+    up = torch.zeros(sum(part.size for part, _ in lows), down.shape[0])
     row = column = 0
-    for part, low in found:
+    for part, low in lows:
         if low is not None:
             rank = low.down.shape[0]
             up[column : column + part.size, row : row + rank] = low.up * low.scaling

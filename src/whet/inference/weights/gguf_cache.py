@@ -55,9 +55,9 @@ def convert(file: Path) -> Path:
 
 def conversions() -> Iterator[tuple[Path, Path]]:
     """The file and the directory of each conversion that the cache has."""
-    for found in sorted(user_cache("gguf").glob(f"*/{SOURCE}")):
-        if (file := source_of(found.parent)) is not None:
-            yield file, found.parent
+    for source in sorted(user_cache("gguf").glob(f"*/{SOURCE}")):
+        if (file := source_of(source.parent)) is not None:
+            yield file, source.parent
 
 
 def source_of(directory: Path) -> Path | None:

@@ -141,8 +141,8 @@ def _write_checked(
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-        found = {one.name: one.data for one in gguf.GGUFReader(aside).tensors}
-        wrong = [key for key, values in expected.items() if not np.array_equal(found.get(key), values)]  # type: ignore[arg-type]
+        written = {one.name: one.data for one in gguf.GGUFReader(aside).tensors}
+        wrong = [key for key, values in expected.items() if not np.array_equal(written.get(key), values)]  # type: ignore[arg-type]
         if wrong:
             raise ModelLoadError(f"{file} was not written right: {wrong[0]} reads back with other values.")
         os.replace(aside, file)
@@ -174,10 +174,10 @@ def _architecture(model: Path) -> tuple[Architecture, str]:
 def _name(gguf: Any, arch: Architecture, architecture: str, name: str) -> str:
     """`model.layers.0.self_attn.q_proj.weight` is `blk.0.attn_q.weight`."""
     [number] = (key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
-    found = gguf.get_tensor_name_map(number, arch.num_layers).get_name(name, try_suffixes=(".weight", ".bias"))
-    if found is None:
+    gguf_name = gguf.get_tensor_name_map(number, arch.num_layers).get_name(name, try_suffixes=(".weight", ".bias"))
+    if gguf_name is None:
         raise ConfigError(f"GGUF has no name for the tensor {name} of a {arch.model_type} model.")
-    return str(found)
+    return str(gguf_name)
 
 
 def _permuted(arch: Architecture, name: str, tensor: Tensor) -> Tensor:

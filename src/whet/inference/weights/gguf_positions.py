@@ -51,13 +51,13 @@ def amend(config: Any, file: Path, fields: dict[str, Any]) -> None:
 
 
 def _scaling(file: Path, fields: dict[str, Any], at: str) -> dict[str, Any]:
-    found = {name.removeprefix(at): value for name, value in fields.items() if name.startswith(at)}
-    if found.get("type", "none") == "none":
+    scaling = {name.removeprefix(at): value for name, value in fields.items() if name.startswith(at)}
+    if scaling.get("type", "none") == "none":
         return {}
-    if found["type"] not in ("linear", "yarn", "longrope") or (unknown := sorted(found.keys() - _SCALING.keys())):
-        what = found["type"] if found["type"] not in ("linear", "yarn", "longrope") else ", ".join(unknown)
+    if scaling["type"] not in ("linear", "yarn", "longrope") or (unknown := sorted(scaling.keys() - _SCALING.keys())):
+        what = scaling["type"] if scaling["type"] not in ("linear", "yarn", "longrope") else ", ".join(unknown)
         raise ModelLoadError(f"{file}: rotary positions are scaled by {what}, which whet does not read from GGUF files")
-    return {ours: found[theirs] for theirs, ours in _SCALING.items() if ours is not None and theirs in found}
+    return {ours: scaling[theirs] for theirs, ours in _SCALING.items() if ours is not None and theirs in scaling}
 
 
 def _divisors(file: Path) -> dict[str, Tensor]:
@@ -87,17 +87,17 @@ def _llama3(file: Path, divisors_F: Tensor, theta: float) -> dict[str, Any]:
 
 def _phi3(config: Any, fields: dict[str, Any], divisors: dict[str, Tensor]) -> dict[str, Any]:
     """Fills in what is not below `rope` in a config of Phi-3."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if window := fields.get("phi3.attention.sliding_window"):
         config.sliding_window = int(window)
     if rotated := fields.get("phi3.rope.dimension_count"):
-        found["partial_rotary_factor"] = int(rotated) / (config.hidden_size // config.num_attention_heads)
+        settings["partial_rotary_factor"] = int(rotated) / (config.hidden_size // config.num_attention_heads)
     if original := fields.get("phi3.rope.scaling.original_context_length"):
         config.original_max_position_embeddings = int(original)
     if "rope_factors_short.weight" in divisors:  # the file names no type then
-        found["rope_type"] = "longrope"
+        settings["rope_type"] = "longrope"
         if attention_factor := fields.get("phi3.rope.scaling.attn_factor"):
-            found["attention_factor"] = float(attention_factor)
+            settings["attention_factor"] = float(attention_factor)
         for kind in ("short", "long"):
-            found[f"{kind}_factor"] = divisors[f"rope_factors_{kind}.weight"].tolist()
-    return found
+            settings[f"{kind}_factor"] = divisors[f"rope_factors_{kind}.weight"].tolist()
+    return settings

@@ -338,5 +338,5 @@ class _Packing:
 
 def gain(weight: Tensor, arch: Architecture) -> Tensor:
     """What a norm of this weight multiplies with, and the root of its size."""
-    found: Tensor = (weight + arch.gain_offset) * len(weight) ** 0.5
-    return found
+    gained: Tensor = (weight + arch.gain_offset) * len(weight) ** 0.5
+    return gained

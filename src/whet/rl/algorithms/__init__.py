@@ -155,15 +155,15 @@ class Algorithm:
 @cache
 def algorithms() -> dict[str, Algorithm]:
     """Every algorithm of this folder, by name."""
-    found = dict[str, Algorithm]()
+    by_name = dict[str, Algorithm]()
     for module in pkgutil.iter_modules(__path__):
         algorithm = getattr(importlib.import_module(f"{__name__}.{module.name}"), "ALGORITHM", None)
         if not isinstance(algorithm, Algorithm):
             raise TypeError(f"{__name__}.{module.name} defines no ALGORITHM; each file of this folder defines one.")
-        if algorithm.name in found:
+        if algorithm.name in by_name:
             raise TypeError(f"{__name__}.{module.name}: there is already an algorithm named '{algorithm.name}'.")
-        found[algorithm.name] = algorithm
-    return found
+        by_name[algorithm.name] = algorithm
+    return by_name
 
 
 def names_of(part: Part) -> list[str]:
@@ -180,17 +180,17 @@ def find(name: str, part: Part) -> Algorithm:
     if ":" not in name:
         return algorithms()[name]
     where = f"[algorithm] {KEYS[part]}"
-    found = resolve_ref(name, where)
-    if not isinstance(found, Algorithm):
+    algorithm = resolve_ref(name, where)
+    if not isinstance(algorithm, Algorithm):
         function = resolve_function(name, where)
         if part == "advantages":
             return Algorithm(name=name, advantages=function, needs_whole_batch=True)
         return Algorithm(name=name, loss=partial(_checked_loss, name, function), any_loss_args=True)
-    if getattr(found, part) is None:
+    if getattr(algorithm, part) is None:
         raise ConfigError(f"{where}: the algorithm '{name}' has no {part}.")
-    if found.loss is None:
-        return replace(found, name=name)
-    return replace(found, name=name, loss=partial(_checked_loss, name, partial(_with_constants, found)))
+    if algorithm.loss is None:
+        return replace(algorithm, name=name)
+    return replace(algorithm, name=name, loss=partial(_checked_loss, name, partial(_with_constants, algorithm)))
 
 
 def check_imported(config: AlgorithmConfig) -> None:
@@ -229,16 +229,16 @@ def advantages_of(
     assert function is not None, "find returns an algorithm with advantages"
     by_group = function(groups, **(constants or {}))
     try:
-        found = [[np.asarray(value, np.float64) for value in values] for values in by_group]
+        advantages = [[np.asarray(value, np.float64) for value in values] for values in by_group]
     except (TypeError, ValueError) as error:
         raise TrainingError(f"the advantage {name} should return numbers for each rollout: {error}.") from error
-    sizes, wanted = [len(values) for values in found], [len(group.rewards_G) for group in groups]
+    sizes, wanted = [len(values) for values in advantages], [len(group.rewards_G) for group in groups]
     if sizes != wanted:
         raise TrainingError(
             f"the advantage {name} should return one value for each rollout of each group: groups of {wanted} rollouts "
             f"were given, and {sizes} values returned."
         )
-    for group, values in zip(groups, found, strict=True):
+    for group, values in zip(groups, advantages, strict=True):
         if all(value.ndim == 0 for value in values):
             continue
         for value, lengths in zip(values, group.completion_lengths, strict=True):
@@ -247,7 +247,7 @@ def advantages_of(
                     f"the advantage {name} should return, for a rollout, one number or one for each of its "
                     f"{sum(lengths)} completion tokens; it returned values of shape {value.shape}."
                 )
-    return found
+    return advantages
 
 
 def _with_constants(algorithm: Algorithm, inputs: LossInputs, config: LossConfig) -> LossTerms:
@@ -263,9 +263,9 @@ def _checked_loss(name: str, function: Callable[..., Any], inputs: LossInputs, c
     """What an imported loss returns. Raises `TrainingError` where that is not one value per token."""
     terms = function(inputs, config)
     if not isinstance(terms, LossTerms) or terms.loss_N.shape != inputs.logprobs_N.shape:
-        found = f"values of shape {tuple(terms.loss_N.shape)}" if isinstance(terms, LossTerms) else repr(type(terms))
+        returned = f"values of shape {tuple(terms.loss_N.shape)}" if isinstance(terms, LossTerms) else repr(type(terms))
         raise TrainingError(
             f"the loss {name} should return LossTerms with one value for each of the "
-            f"{len(inputs.logprobs_N)} tokens; it returned {found}."
+            f"{len(inputs.logprobs_N)} tokens; it returned {returned}."
         )
     return terms

@@ -51,14 +51,14 @@ class ClusterCheck:
 
     def lines(self) -> list[str]:
         """For people."""
-        found = lines(self.cluster)
+        report = lines(self.cluster)
         if self.placed:
             width = max(len(bundle.part) for bundle, _ in self.placed)
-            found += ["where a run would have room (Ray decides when it begins):", "  run: this machine"]
-            found += [
+            report += ["where a run would have room (Ray decides when it begins):", "  run: this machine"]
+            report += [
                 f"  {bundle.part:<{width}}  {bundle.describe()}: {node or 'nowhere'}" for bundle, node in self.placed
             ]
-        return [*found, *(f"missing: {line}" for line in self.missing)]
+        return [*report, *(f"missing: {line}" for line in self.missing)]
 
 
 def check_cluster(address: str, config: RunConfig | None = None, placed: Placement | None = None) -> ClusterCheck:
@@ -173,8 +173,8 @@ def survey(address: str, python: Path | None = None) -> ClusterFacts:
 
 def versions() -> dict[str, str]:
     """What is compared between nodes, of this process."""
-    found = {name: _version(name) for name in ("ray", "torch")}
-    return {"python": platform.python_version(), "whet": whet.__version__, **found}
+    libraries = {name: _version(name) for name in ("ray", "torch")}
+    return {"python": platform.python_version(), "whet": whet.__version__, **libraries}
 
 
 def look(python: str | None) -> dict[str, Any]:
@@ -188,8 +188,8 @@ def _this_machine(python: Path | None) -> ClusterNode:
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    found = look(None if python is None else str(python))
-    return ClusterNode("localhost", cores, len(visible_gpus()), memory, is_here=True, **found)
+    facts = look(None if python is None else str(python))
+    return ClusterNode("localhost", cores, len(visible_gpus()), memory, is_here=True, **facts)
 
 
 def _version(distribution: str) -> str:
@@ -244,9 +244,9 @@ def _look_at_all(address: str, python: str | None) -> dict[str, Any]:
                 **fields,
             )
         )
-    found = {"address": ray.get_runtime_context().gcs_address, "nodes": [asdict(node) for node in nodes]}
+    facts = {"address": ray.get_runtime_context().gcs_address, "nodes": [asdict(node) for node in nodes]}
     ray.shutdown()
-    return found
+    return facts
 
 
 def _one_line(error: Exception) -> str:

@@ -32,11 +32,11 @@ PLACED_WITHIN_S = 120.0
 class ClusterMember:
     """See `whet.inference.pool.member.PoolMember`."""
 
-    def __init__(self, hosted: HostedEngine, place: Callable[[], dict[str, Any]], store: WeightStore) -> None:
-        """`place` gives the options of the actor: its bundle and what it reserves."""
+    def __init__(self, hosted: HostedEngine, actor_options: Callable[[], dict[str, Any]], store: WeightStore) -> None:
+        """`actor_options` gives the options of the actor: its bundle and what it reserves."""
         self.name = hosted.name
         self.address: EngineAddress | None = None
-        self._hosted, self._place, self._store = hosted, place, store
+        self._hosted, self._actor_options, self._store = hosted, actor_options, store
         self._actor: Any = None
         self._watch: asyncio.Task[None] | None = None
         self._ended: str | None = None
@@ -49,7 +49,7 @@ class ClusterMember:
             await asyncio.to_thread(wait_for_lost_nodes)
         self._started = True
         self._ended = self.address = None
-        host = ray.remote(max_concurrency=CALLS_AT_ONCE, max_restarts=0, **self._place())(EngineHost)
+        host = ray.remote(max_concurrency=CALLS_AT_ONCE, max_restarts=0, **self._actor_options())(EngineHost)
         self._actor = actor = host.remote(self._hosted)
         try:
             await self._placed(actor)

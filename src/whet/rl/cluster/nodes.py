@@ -54,10 +54,10 @@ class ClusterFacts:
 def differences(facts: ClusterFacts) -> list[str]:
     """A line for each node that was not looked at, or has other versions than the machine of the run."""
     here = next((node for node in facts.nodes if node.is_here), None)
-    found = []
+    problems = []
     for node in facts.nodes:
         if node.problem:
-            found.append(f"node {node.address}: {node.problem}")
+            problems.append(f"node {node.address}: {node.problem}")
         elif here is not None:
             other = [
                 f"{name} {node.versions.get(name) or 'is missing'} (here {here.versions.get(name) or 'it is missing'})"
@@ -65,8 +65,8 @@ def differences(facts: ClusterFacts) -> list[str]:
                 if _minor(name, node.versions.get(name)) != _minor(name, here.versions.get(name))
             ]
             if other:
-                found.append(f"node {node.address} differs from this machine: {', '.join(other)}. Install the same.")
-    return found
+                problems.append(f"node {node.address} differs from this machine: {', '.join(other)}. Install the same.")
+    return problems
 
 
 def lines(facts: ClusterFacts) -> list[str]:
@@ -159,7 +159,7 @@ def fit(wanted: Sequence[ClusterBundle], nodes: Sequence[ClusterNode]) -> dict[s
     """
     usable = {node.node or node.address: node for node in nodes if not node.problem}  # several may have one address
     room = {name: [node.cpus, node.gpus] for name, node in usable.items()}
-    found: dict[str, str | None] = {bundle.part: None for bundle in wanted}
+    address_of: dict[str, str | None] = {bundle.part: None for bundle in wanted}
     for bundle in sorted(wanted, key=lambda one: (not one.node, -one.gpus, -one.cpus)):
         names = [name for name, node in usable.items() if bundle.node in ("", node.address)]
         fitting = [name for name in names if room[name][0] >= bundle.cpus and room[name][1] >= bundle.gpus]
@@ -167,8 +167,8 @@ def fit(wanted: Sequence[ClusterBundle], nodes: Sequence[ClusterNode]) -> dict[s
             name = min(fitting, key=lambda name: (room[name][1], room[name][0]))
             room[name][0] -= bundle.cpus
             room[name][1] -= bundle.gpus
-            found[bundle.part] = usable[name].address
-    return found
+            address_of[bundle.part] = usable[name].address
+    return address_of
 
 
 def lacking(wanted: Sequence[ClusterBundle], nodes: Sequence[ClusterNode]) -> list[str]:

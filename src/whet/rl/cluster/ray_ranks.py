@@ -62,7 +62,7 @@ class RayRankGroup:
         self,
         model: str,
         devices: Sequence[str],
-        place: Callable[[int], dict[str, Any]],
+        actor_options: Callable[[int], dict[str, Any]],
         shared: Path,
         sources: Mapping[str, ModuleSource],
     ) -> None:
@@ -71,12 +71,12 @@ class RayRankGroup:
         Args:
             model: its name, or a directory that all nodes have.
             devices: `cuda` or `cpu` for each rank; a rank's GPU is the one that Ray shows it.
-            place: options of the actor of a rank.
+            actor_options: options of the actor of a rank.
             shared: an existing directory that all ranks have to see.
             sources: modules of this machine that ranks import, as `local_sources` has them.
         """
         self.size = len(devices)
-        self._model, self._devices, self._place, self._shared = model, tuple(devices), place, shared
+        self._model, self._devices, self._actor_options, self._shared = model, tuple(devices), actor_options, shared
         self._sources = sources
         self._ranks: list[_ActorRank] = []
         self._starts = 0
@@ -97,7 +97,7 @@ class RayRankGroup:
         self._starts += 1
         actors = []
         for number in range(self.size):
-            options_of = {"max_concurrency": CALLS_AT_ONCE, "max_restarts": 0, **self._place(number)}
+            options_of = {"max_concurrency": CALLS_AT_ONCE, "max_restarts": 0, **self._actor_options(number)}
             actors.append(ray.remote(**options_of)(RankHost).remote(number, self._sources))
         try:
             abouts = ray.get([actor.about.remote() for actor in actors], timeout=PLACED_WITHIN_S)
@@ -131,8 +131,8 @@ class RayRankGroup:
         if not (ranks := self._ranks):
             return  # they were ended meanwhile
         there = ranks[rank]
-        found = tuple(one.absolute() if isinstance(one, Path) else one for one in arguments)
-        self._expect(there, rank, there.actor.call.remote(verb, found))
+        sent = tuple(one.absolute() if isinstance(one, Path) else one for one in arguments)
+        self._expect(there, rank, there.actor.call.remote(verb, sent))
 
     def receive(self, timeout_s: float) -> RankResponse | None:
         try:

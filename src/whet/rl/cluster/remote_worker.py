@@ -35,8 +35,8 @@ class RemoteWorker:
 
     pid = 0  # it is on another host
 
-    def __init__(self, number: int, host: str, place: dict[str, Any]) -> None:
-        """`host` is the address of this node, and `place` are the options of the worker's actor."""
+    def __init__(self, number: int, host: str, actor_options: dict[str, Any]) -> None:
+        """`host` is the address of this node, and `actor_options` are the options of the worker's actor."""
         import ray
 
         self._fate, self._ended = "runs", threading.Event()
@@ -51,7 +51,7 @@ class RemoteWorker:
             tuple(sys.path),
             os.getcwd(),
         )
-        self._actor = ray.remote(max_restarts=0, **place)(EnvironmentHost).remote()
+        self._actor = ray.remote(max_restarts=0, **actor_options)(EnvironmentHost).remote()
         ends = self._actor.run.remote(at)
         self._begin(lambda: self._wait(ends), f"whet end of worker {number}")
         self._begin(lambda: self._meet(at), f"whet connection of worker {number}")
@@ -109,14 +109,14 @@ class RemoteWorker:
         with self._listening:
             while not self._ended.is_set():
                 self._listening.settimeout(max(0.0, deadline - time.monotonic()))
-                found, _ = self._listening.accept()
-                found.settimeout(PROVES_WITHIN_S)
+                connected, _ = self._listening.accept()
+                connected.settimeout(PROVES_WITHIN_S)
                 with suppress(OSError):
-                    if hmac.compare_digest(found.recv(SECRET_BYTES, socket.MSG_WAITALL), at.from_worker):
-                        found.sendall(at.from_run)
-                        found.setblocking(False)
-                        return found
-                found.close()
+                    if hmac.compare_digest(connected.recv(SECRET_BYTES, socket.MSG_WAITALL), at.from_worker):
+                        connected.sendall(at.from_run)
+                        connected.setblocking(False)
+                        return connected
+                connected.close()
         raise ConnectionError("the worker has ended")
 
 

@@ -81,7 +81,7 @@ class ClusterBackend(Backend):
         )
         parts = [*(part for part in placed.parts if part.role == "engine"), *placed.servers]
         self._members += [
-            ClusterMember(hosted(str(number), part), partial(self._place, part.process), self.store)
+            ClusterMember(hosted(str(number), part), partial(self._actor_options, part.process), self.store)
             for number, part in enumerate(parts, 1)
         ]
         inference = config.inference
@@ -95,7 +95,9 @@ class ClusterBackend(Backend):
         devices = [part.device for part in self.plan.placement.parts if part.role == "learner"]
         shared = next(folder for folder in config.directory.absolute().parents if folder.is_dir())
         sources = local_sources(config.algorithm.loss)
-        group = RayRankGroup(_model(config), devices, lambda rank: self._place(f"{RANK}{rank}"), shared, sources)
+        group = RayRankGroup(
+            _model(config), devices, lambda rank: self._actor_options(f"{RANK}{rank}"), shared, sources
+        )
         return partial(RanksLearner, group, timeout_s=config.learner.rank_timeout_seconds)
 
     def engine(self) -> EnginePool:
@@ -107,7 +109,7 @@ class ClusterBackend(Backend):
 
     def start_worker(self, number: int) -> RemoteWorker:
         workers = [part.process for part in self.plan.placement.parts if part.role == "environment"]
-        return RemoteWorker(number, self._here, self._place(workers[number]))
+        return RemoteWorker(number, self._here, self._actor_options(workers[number]))
 
     def when_lost(self, give_up: Callable[[str], object]) -> None:
         self._head.on_gone = give_up
@@ -122,7 +124,7 @@ class ClusterBackend(Backend):
         self.store.close()
         self._stack.close()  # Ray releases what is reserved with this process's connection
 
-    def _place(self, part: str) -> dict[str, Any]:
+    def _actor_options(self, part: str) -> dict[str, Any]:
         """Options of the actor that is this part of the run."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 

@@ -29,13 +29,13 @@ def local_sources(import_path: str) -> dict[str, ModuleSource]:
     top = sys.modules.get(name.partition(".")[0])
     if not colon or top is None or _file(top) is None:
         return {}
-    found = {}
+    sources = {}
     for other, module in list(sys.modules.items()):
         file = _file(module)
         first = sys.modules.get(other.partition(".")[0])
         if file is not None and first is not None and _folder(first) == _folder(top):
-            found[other] = ModuleSource(file.read_text(encoding="utf-8"), file.name == "__init__.py")
-    return found
+            sources[other] = ModuleSource(file.read_text(encoding="utf-8"), file.name == "__init__.py")
+    return sources
 
 
 def import_from(sources: Mapping[str, ModuleSource]) -> None:

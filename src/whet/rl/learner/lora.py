@@ -205,11 +205,11 @@ def begin_with(model: Any, directory: Path, config: LoraConfig) -> None:
     except (OSError, SafetensorError) as error:
         raise ModelLoadError(f"{directory / SAFETENSORS_WEIGHTS_NAME}: cannot read the adapter: {error}") from None
     expected = {name: tuple(tensor.shape) for name, tensor in get_peft_model_state_dict(model).items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if found != expected:
-        first = min(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if shapes != expected:
+        first = min(name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name))
         raise ConfigError(
-            f"[lora] path: {directory} was trained on another model: {first} is {found.get(first, 'absent')} there and "
-            f"{expected.get(first, 'absent')} here."
+            f"[lora] path: {directory} was trained on another model: {first} is {shapes.get(first, 'absent')} there "
+            f"and {expected.get(first, 'absent')} here."
         )
     set_peft_model_state_dict(model, tensors)

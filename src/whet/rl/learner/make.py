@@ -118,11 +118,11 @@ def learner_parts(
     if device == "cpu":
         _keep_memory()
     torch.manual_seed(seed)
-    place = "cpu" if sharding is not None else device  # ranks bring one layer after the other to their device
-    loaded = load_model(model).to(place)
+    load_device = "cpu" if sharding is not None else device  # ranks bring one layer after the other to their device
+    loaded = load_model(model).to(load_device)
     held: Reference | None = None
     if reference is not None and reference != INITIAL:
-        held = other_model(_load_reference(reference).to(place), reference, like=loaded, dtype=held_in)
+        held = other_model(_load_reference(reference).to(load_device), reference, like=loaded, dtype=held_in)
     arch = describe(model)
     # One forward pass for both: a reference of another family may be one that only transformers' own knows.
     own = isinstance(arch, Architecture) and (held is None or reference == INITIAL or _own_forward(reference))

@@ -108,8 +108,8 @@ class ProcessLearner(RemoteLearner):
         return output
 
     def token_logprobs(self, batch: PackedBatch) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = self._call("token_logprobs", batch)
-        return found
+        logprobs: NDArray[np.float32] = self._call("token_logprobs", batch)
+        return logprobs
 
     def close(self) -> None:
         """End the process, also in the middle of a step."""

@@ -126,7 +126,7 @@ def _of_ranks(
     from torch.distributed.checkpoint.state_dict_loader import load
 
     reader, parameters = FileSystemReader(directory), optimizer.by_number()
-    found: dict[str, Any] = {part: {"state": {}, "param_groups": held} for part, held in groups.items()}
+    states: dict[str, Any] = {part: {"state": {}, "param_groups": held} for part, held in groups.items()}
     wanted: dict[str, Tensor] = {}
     rng: dict[str, Tensor] = {}
     for key, entry in reader.read_metadata().state_dict_metadata.items():
@@ -139,11 +139,11 @@ def _of_ranks(
             continue
         if name in _SIZES:
             empty = torch.zeros_like(parameters[part][int(number)], dtype=entry.properties.dtype)
-        wanted[key] = found[part]["state"].setdefault(int(number), {})[name] = empty
+        wanted[key] = states[part]["state"].setdefault(int(number), {})[name] = empty
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # which one process means to have
             load(wanted, storage_reader=reader, no_dist=not whole.divided)
     except CheckpointException as error:
         raise OSError(error) from None
-    return found, rng
+    return states, rng

@@ -318,10 +318,10 @@ def copy_in(parameters: Mapping[str, nn.Parameter], path: Path, whole: Whole) ->
     """Fill parameters from a file that holds exactly these names and shapes."""
     try:
         with safe_open(path, framework="pt") as file, torch.no_grad():
-            found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
             expected = {name: tuple(p.shape) for name, p in parameters.items()}
-            if found != expected:
-                raise _of_another_model(path, found, expected)
+            if shapes != expected:
+                raise _of_another_model(path, shapes, expected)
             for name, parameter in parameters.items():
                 own = whole.own(parameter)
                 rows = whole.rows(parameter)
@@ -331,11 +331,11 @@ def copy_in(parameters: Mapping[str, nn.Parameter], path: Path, whole: Whole) ->
 
 
 def _of_another_model(
-    path: Path, found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
+    path: Path, saved: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
 ) -> RunError:
-    wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    wrong = sorted(name for name in expected.keys() | saved.keys() if expected.get(name) != saved.get(name))
     return RunError(
         f"{path} was saved from another model: {len(wrong)} tensors differ, the first is {wrong[0]} "
-        f"(saved {found.get(wrong[0])}, expected {expected.get(wrong[0])}). "
+        f"(saved {saved.get(wrong[0])}, expected {expected.get(wrong[0])}). "
         "Resume with the model the run began with."
     )

@@ -36,7 +36,7 @@ Rejection = Literal["errored", "too little variance", "too old"]
 class Group:
     """All rollouts of one task, scored."""
 
-    slot: int  # its place among the groups that are trained
+    slot: int  # its index among the groups that are trained
     task: DrawnTask
     environment: str
     states: list[State]
@@ -108,8 +108,8 @@ def describe_error(error: BaseException) -> str:
         text = " ".join(str(link).split())
         parts.append(f"{type(link).__name__}: {text[:300]}" if text else type(link).__name__)
         link = link.__cause__
-    place, text = place_of(error), " <- ".join(parts)
-    return text if not place or place in text else f"{text} ({place})"
+    line, text = place_of(error), " <- ".join(parts)
+    return text if not line or line in text else f"{text} ({line})"
 
 
 def zero_variance_fraction(groups: Sequence[Group]) -> float:

@@ -1,6 +1,6 @@
 """One group of rollouts for training, from a task to a scored group.
 
-Every rollout gets a seed of its own, made from the run's seed, the number of its group and its place in the group, so
+Every rollout gets a seed of its own, made from the run's seed, the number of its group and its index in the group, so
 what is sampled never depends on which rollout finished first. A group has a deadline: past it, it is cancelled and
 counts as errored, so it is replaced.
 
@@ -101,7 +101,7 @@ class GroupRunner:
         return await job.attempt(self.recipe, source.env, self.client, source.rows[job.task], limit)
 
     def _names(self, task: DrawnTask) -> list[str]:
-        return [f"{task.number}-{place}" for place in range(self.rollouts_per_example)]
+        return [f"{task.number}-{index}" for index in range(self.rollouts_per_example)]
 
     async def run(self, slot: int, task: DrawnTask, on_begin: OnBegin | None = None) -> Group:
         """The group of `task`, scored, for this `slot` of a batch; `on_begin` is called when its first rollout begins.
@@ -147,7 +147,7 @@ class GroupRunner:
 class GroupLimit:
     """Slots for the rollouts of one group, out of those of all groups; the group's time begins with its first one."""
 
-    places: asyncio.Semaphore
+    permits: asyncio.Semaphore
     rollouts: int
     clock: Callable[[], float]
     wait: WatchedWait
@@ -156,7 +156,7 @@ class GroupLimit:
     ended: int = 0
 
     async def __aenter__(self) -> None:
-        await self.places.acquire()
+        await self.permits.acquire()
         self.begun += 1
         if self.begun == 1:
             self.wait.began = self.clock()
@@ -165,7 +165,7 @@ class GroupLimit:
 
     async def __aexit__(self, *_: object) -> None:
         self.ended += 1
-        self.places.release()
+        self.permits.release()
 
     def describe(self) -> str:
         """What is not over yet."""
@@ -177,7 +177,7 @@ class GroupLimit:
 @asynccontextmanager
 async def watched_group(
     watchdog: Watchdog,
-    places: asyncio.Semaphore,
+    permits: asyncio.Semaphore,
     *,
     number: int,
     environment: str,
@@ -198,7 +198,7 @@ async def watched_group(
     awaited = f"environment {environment}, task {example_id}"
     with watchdog.waiting(f"{GROUP}{environment}", f"group {number}", awaited, act=end) as wait:
         wait.began = math.inf  # waiting for a slot is not a stall
-        limit = GroupLimit(places, rollouts, watchdog.clock, wait, on_begin)
+        limit = GroupLimit(permits, rollouts, watchdog.clock, wait, on_begin)
         wait.detail = limit.describe
         try:
             async with timeout:

@@ -187,12 +187,12 @@ class Orchestrator(TrainingLoop):
         """What the learner made of each token, for the records, where they are to have it."""
         if not self.config.learner.keep_token_details:
             return None
-        found: list[list[TurnDetails]] = []
+        details: list[list[TurnDetails]] = []
         for assembled, loss in zip(learned.parts, learned.losses, strict=True):
             if loss.values is None:
                 return None
-            found += turn_details(assembled, loss.values)
-        return found
+            details += turn_details(assembled, loss.values)
+        return details
 
     async def _device_to_learner(self) -> None:
         """The engine frees what it has on the device that it shares with the learner, which takes its turn there."""

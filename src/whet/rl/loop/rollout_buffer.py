@@ -1,12 +1,12 @@
-"""Groups ahead of the learner: places are opened in the order of the mix, batches are filled in the same mix.
+"""Groups ahead of the learner: slots are opened in the order of the mix, batches are filled in the same mix.
 
-Pure: no asyncio, no clock, no I/O. A place belongs to
+Pure: no asyncio, no clock, no I/O. A slot belongs to
 an environment, not to a task, so a late group delays no other: a batch takes, of every environment, the groups that
 were drawn first among those that are finished. What is left goes into the next batch.
 
     open() ─▶ in flight ──add──▶ ready ──take──▶ a part of the batch that is being filled
        ▲          │ turned away     │ too old (`max_off_policy_steps`)
-       └──────────┴────◀────────────┘ the place is attempted again
+       └──────────┴────◀────────────┘ the slot is attempted again
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class Lead:
     def groups_per_part(self) -> int:
         return math.ceil(self.groups_per_batch / self.parts)
 
-    def places(self, version: int) -> int:
+    def slots(self, version: int) -> int:
         """Places that may have been opened in all while the sampler holds policy `version`.
 
-        Batch n (counted from 0) is trained by a learner of version n. So at level 0 and factor 1 its places open with
+        Batch n (counted from 0) is trained by a learner of version n. So at level 0 and factor 1 its slots open with
         version n; each level lets them open one version earlier, and the factor says how much of the last batch.
         """
         return self._groups(version + self.max_async_level + self.oversampling_factor)
 
-    def first_places(self, version: int) -> int:
+    def first_slots(self, version: int) -> int:
         """The same before the groups of a first batch are there: its own, and what is begun beyond a whole batch.
 
         Nothing is learned until it is there, and whatever else is sampled meanwhile makes it later.
@@ -71,26 +71,26 @@ class RolloutBuffer:
 
     lead: Lead
     group_filter: GroupFilter = field(default_factory=GroupFilter)
-    opened: int = 0  # places opened so far, in this run and before a resume
+    opened: int = 0  # slots opened so far, in this run and before a resume
     _began: bool = False  # whether a batch has been complete since the run was started or resumed
-    _planned: list[int] = field(default_factory=list)  # environments of the places, from the first of this batch on
+    _planned: list[int] = field(default_factory=list)  # environments of the slots, from the first of this batch on
     _taken: list[Group] = field(default_factory=list)  # of the batch that is being filled
-    _ready: dict[int, dict[int, Group]] = field(default_factory=lambda: defaultdict(dict))  # environment -> place
+    _ready: dict[int, dict[int, Group]] = field(default_factory=lambda: defaultdict(dict))  # environment -> slot
 
     def may_open(self, version: int) -> bool:
-        """Whether there may be one more place while the sampler holds policy `version`."""
+        """Whether there may be one more slot while the sampler holds policy `version`."""
         in_flight = len(self._planned) - len(self._taken) - self.ready
-        places = self.lead.places(version) if self._began else self.lead.first_places(version)
-        return in_flight < self.lead.in_flight and self.opened < places
+        slots = self.lead.slots(version) if self._began else self.lead.first_slots(version)
+        return in_flight < self.lead.in_flight and self.opened < slots
 
     def open(self, environment: int) -> int:
-        """A new place for a group of this environment, the next of the mix; returns its number."""
+        """A new slot for a group of this environment, the next of the mix; returns its number."""
         self._planned.append(environment)
         self.opened += 1
         return self.opened - 1
 
     def add(self, group: Group, version: int) -> bool:
-        """True when the group's place is filled; False when another of the same environment should be attempted."""
+        """True when the group's slot is filled; False when another of the same environment should be attempted."""
         if self.lead.too_old(group.oldest_version, version):
             self._lose([group])
             return False
@@ -138,7 +138,7 @@ class RolloutBuffer:
         return tally
 
     def expire(self, version: int) -> list[Group]:
-        """Take out the ready groups that have become too old: their places are to be attempted again."""
+        """Take out the ready groups that have become too old: their slots are to be attempted again."""
         old = [group for ready in self._ready.values() for group in ready.values() if self._is_old(group, version)]
         for group in old:
             del self._ready[group.task.environment][group.slot]
@@ -155,8 +155,8 @@ class RolloutBuffer:
 
     def ready_groups(self) -> list[Group]:
         """Finished groups that wait for the learner, in the order of the draws."""
-        found = [group for ready in self._ready.values() for group in ready.values()]
-        return sorted(found, key=lambda group: group.id)
+        groups = [group for ready in self._ready.values() for group in ready.values()]
+        return sorted(groups, key=lambda group: group.id)
 
     def _is_old(self, group: Group, version: int) -> bool:
         return self.lead.too_old(group.oldest_version, version)

@@ -140,9 +140,9 @@ class AsyncSource:
         while True:
             if self._failure is not None:
                 raise self._failure
-            self._open_places()
+            self._open_slots()
             if (taken := self.buffer.take()) is not None:
-                self._open_places()  # what was taken makes room
+                self._open_slots()  # what was taken makes room
                 return taken
             on_progress(size - self.buffer.missing, size)
             self._changed.clear()
@@ -162,17 +162,17 @@ class AsyncSource:
                 self._cancel(attempt)
                 self.buffer.group_filter.tally.cancelled_rollouts += self.runner.rollouts_per_example
                 self._launch(flight.slot, self.curriculum.next_of(flight.task.environment))
-        self._open_places()
+        self._open_slots()
 
     def idle_s(self) -> float:
         self._settle_idle()
-        found, self._idle = self._idle, 0.0
-        return found
+        idle_s, self._idle = self._idle, 0.0
+        return idle_s
 
     def state_dict(self) -> dict[str, Any]:
         drawn = [(flight.slot, flight.task) for flight in self._flying.values()]
         drawn += [(group.slot, group.task) for group in self.buffer.waiting()]
-        tasks = [task for _, task in sorted(drawn, key=lambda place: place[0])] + self._pending
+        tasks = [task for _, task in sorted(drawn, key=lambda one: one[0])] + self._pending
         return {
             "curriculum": self.curriculum.state_dict(),
             "pending": [[task.number, task.environment, task.index, task.epoch] for task in tasks],
@@ -190,7 +190,7 @@ class AsyncSource:
             self._cancel(attempt)
         await cancel(self._leaving)
 
-    def _open_places(self) -> None:
+    def _open_slots(self) -> None:
         while self.buffer.may_open(self.version):
             task = self._pending.pop(0) if self._pending else self.curriculum.next_task()
             self._launch(self.buffer.open(task.environment), task)
@@ -222,7 +222,7 @@ class AsyncSource:
                 self.curriculum.observe(group.task, float(group.rewards_G.mean()))
             if not self.buffer.add(group, self.version):
                 self._launch(flight.slot, self.curriculum.next_of(flight.task.environment))
-            self._open_places()
+            self._open_slots()
         except BaseException as error:  # the call that waits for a batch reports it; no other awaits this task
             self._failure = self._failure or error
             self._pending.append(flight.task)  # a resumed run attempts it first, so the mix stays what it is

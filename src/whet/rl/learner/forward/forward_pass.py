@@ -185,10 +185,10 @@ def padded_logprobs(
     logits_BKV = model(ids_BT, use_cache=False, **options).logits
     logits_NV = logits_BKV[torch.from_numpy(layout.row_N).to(device), torch.from_numpy(target_N).to(device)]
     # Computed again for its gradient, so that no more than the logits themselves is held.
-    found: tuple[Tensor, Tensor] = checkpoint(
+    outputs: tuple[Tensor, Tensor] = checkpoint(
         _of_logits, logits_NV, targets_N, temperatures_N, kept, use_reentrant=False
     )
-    return found
+    return outputs
 
 
 def _of_logits(

@@ -169,9 +169,9 @@ def _lay_out(batch: PackedBatch, branches: Sequence[_Branch]) -> TokenLayout:
     runs = list(_runs(branches, paths, predicts))
     silent, speaking = (list(_grouped(run for run in runs if run.silent == kind)) for kind in (True, False))
     order = np.concatenate([run.path[run.begin : run.end] for alike in (*silent, *speaking) for run in alike])
-    place = np.empty_like(order)  # of a token as it was added, in the order of blocks
-    place[order] = np.arange(added)
-    predictor_N, target_N = place[np.concatenate(predictors)], np.concatenate(targets)
+    position = np.empty_like(order)  # of a token as it was added, in the order of blocks
+    position[order] = np.arange(added)
+    predictor_N, target_N = position[np.concatenate(predictors)], np.concatenate(targets)
     drawn_N3 = np.stack([predictor_N, *_drawn_from(batch, target_N)], axis=1)
     order_N = np.lexsort(drawn_N3.T[::-1])
     drawn_N3 = drawn_N3[order_N]
@@ -180,8 +180,8 @@ def _lay_out(batch: PackedBatch, branches: Sequence[_Branch]) -> TokenLayout:
     return TokenLayout(
         tokens=np.concatenate(sources)[order],
         positions=np.concatenate(depths)[order],
-        silent=tuple(_block(alike, place) for alike in silent),
-        speaking=tuple(_block(alike, place) for alike in speaking),
+        silent=tuple(_block(alike, position) for alike in silent),
+        speaking=tuple(_block(alike, position) for alike in speaking),
         predictors=unique_U,
         targets=target_N[order_N],
         distribution_of_target=np.cumsum(first_N) - 1,
@@ -226,7 +226,7 @@ def _grouped(runs: Iterable[_Run]) -> Iterator[list[_Run]]:
         yield chosen
 
 
-def _block(runs: Sequence[_Run], place: Index) -> Block:
+def _block(runs: Sequence[_Run], position: Index) -> Block:
     lengths_R = np.array([run.length for run in runs])
     ends_R = np.array([run.end for run in runs])
     real_RL = np.arange(_rounded(lengths_R)) < lengths_R[:, None]
@@ -234,7 +234,7 @@ def _block(runs: Sequence[_Run], place: Index) -> Block:
     queries_RL[real_RL] = np.arange(lengths_R.sum())
     read_RS = np.arange(_rounded(ends_R)) < ends_R[:, None]
     keys_RS = np.zeros(read_RS.shape, np.int64)
-    keys_RS[read_RS] = place[np.concatenate([run.path[: run.end] for run in runs])]
+    keys_RS[read_RS] = position[np.concatenate([run.path[: run.end] for run in runs])]
     return Block(
         queries=queries_RL,
         where=np.flatnonzero(real_RL),

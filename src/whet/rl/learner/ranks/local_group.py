@@ -83,7 +83,7 @@ class _Rank:
     process: Any
     calls: connection.Connection
     answers: connection.Connection
-    place: RankState
+    state: RankState
     log: ChildLog
     threads: list[threading.Thread]
 
@@ -163,8 +163,8 @@ class LocalRankGroup:
         their_calls, calls = context.Pipe(duplex=False)
         answers, their_answers = context.Pipe(duplex=False)
         memory = context.RawArray(ctypes.c_char, RankState.BYTES)
-        place, log = RankState(memory), self._logs.add(f"rank {number}")
-        place.phase(STARTING)
+        state, log = RankState(memory), self._logs.add(f"rank {number}")
+        state.phase(STARTING)
         process = context.Process(  # type: ignore[attr-defined]  # every context has it
             target=_run,
             args=(number, their_calls, their_answers, log.theirs, memory, pids, self._directory, model, options),
@@ -176,7 +176,7 @@ class LocalRankGroup:
         their_calls.close()
         their_answers.close()
         log.handed_over()
-        rank = _Rank(process, calls, answers, place, log, [])
+        rank = _Rank(process, calls, answers, state, log, [])
         self._ranks.append(rank)
         into = self._answers
 
@@ -194,7 +194,7 @@ class LocalRankGroup:
 
     def _standing(self, number: int, rank: _Rank) -> Standing:
         now = time.monotonic()
-        beat, since, phases, phase = rank.place.read()
+        beat, since, phases, phase = rank.state.read()
         status, pid = rank.process.exitcode, rank.process.pid
         return Standing(
             number,
@@ -225,12 +225,12 @@ def _run(
     hears = tell_parent(log)
     for library in ("GLOO", "NCCL"):
         os.environ[f"{library}_SOCKET_IFNAME"] = LOOPBACK
-    place = RankState(memory)
-    place.phase(STARTING)
-    threading.Thread(target=_beat, args=(place,), name="whet heartbeat", daemon=True).start()
+    state = RankState(memory)
+    state.phase(STARTING)
+    threading.Thread(target=_beat, args=(state,), name="whet heartbeat", daemon=True).start()
     from whet.rl.learner.ranks.rank_learner import RankBody  # loads torch, which the run's own process may not need
 
-    body = RankBody(number, place.phase)
+    body = RankBody(number, state.phase)
     answers.send(body.make(model, options))
     hears.attach()
     gc.collect()
@@ -241,9 +241,9 @@ def _run(
             answers.send(body.call(verb, arguments))
 
 
-def _beat(place: RankState) -> None:
+def _beat(state: RankState) -> None:
     while True:
-        place.beat()
+        state.beat()
         time.sleep(BEAT_S)
 
 
@@ -257,5 +257,5 @@ def _outlived(directory: Path, pids: Any) -> None:
 
 def _began(pid: int) -> int:
     """When the process began, to tell it from a later one of the same number; 0 where that is no number here."""
-    found = began(pid) or ""
-    return int(found) if found.isdigit() else 0
+    began_at = began(pid) or ""
+    return int(began_at) if began_at.isdigit() else 0

@@ -152,18 +152,18 @@ class Division:
         joined.peak_flops = sum(peaks) if len(peaks) == len(outputs) else None
         if all(output.values is not None for output in outputs):
             values = TokenValues(np.zeros(self.tokens, np.float32), np.zeros(self.tokens, np.bool_))
-            for place, output in zip(self.places, outputs, strict=True):
+            for indices, output in zip(self.places, outputs, strict=True):
                 assert output.values is not None
-                values.logprobs_T[place] = output.values.logprobs_T
-                values.clipped_T[place] = output.values.clipped_T
+                values.logprobs_T[indices] = output.values.logprobs_T
+                values.clipped_T[indices] = output.values.clipped_T
             joined.values = values
         return joined
 
     def join_logprobs(self, parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
         """T; one number a token of the whole batch."""
         joined_T = np.zeros(self.tokens, np.float32)
-        for place, part in zip(self.places, parts, strict=True):
-            joined_T[place] = part
+        for indices, part in zip(self.places, parts, strict=True):
+            joined_T[indices] = part
         return joined_T
 
 
@@ -180,7 +180,7 @@ def divide(batch: PackedBatch, ranks: int) -> Division:
         np.concatenate([np.zeros(0, np.int64), *(np.arange(starts[b], starts[b + 1]) for b in sorted(own))])
         for own in chosen
     ]
-    parts = tuple(_part(batch, sorted(own), place) for own, place in zip(chosen, places, strict=True))
+    parts = tuple(_part(batch, sorted(own), indices) for own, indices in zip(chosen, places, strict=True))
     return Division(parts, tuple(places), len(batch.ids))
 
 
@@ -205,11 +205,11 @@ def _groups(batch: PackedBatch) -> Iterable[tuple[int, list[int]]]:
         trained = np.flatnonzero(batch.trained[start:stop])
         prompts.append(int(trained[0]) if len(trained) else 0)
         keys = [batch.rollouts[b], *([batch.ids[start : start + prompts[b]].tobytes()] if len(trained) else [])]
-        found = sorted({group_of[first_of[key]] for key in keys if key in first_of})
-        group = found[0] if found else b
+        joined = sorted({group_of[first_of[key]] for key in keys if key in first_of})
+        group = joined[0] if joined else b
         group_of.append(group)
         members.setdefault(group, []).append(b)
-        for other in found[1:]:  # the sequence joins two groups
+        for other in joined[1:]:  # the sequence joins two groups
             for moved in members.pop(other):
                 group_of[moved] = group
                 members[group].append(moved)
@@ -221,20 +221,20 @@ def _groups(batch: PackedBatch) -> Iterable[tuple[int, list[int]]]:
         yield lengths + max(prompts[b] for b in sequences), sequences
 
 
-def _part(batch: PackedBatch, sequences: Sequence[int], place: Index) -> PackedBatch | None:
+def _part(batch: PackedBatch, sequences: Sequence[int], indices: Index) -> PackedBatch | None:
     if not sequences:
         return None
     return PackedBatch(
-        ids=batch.ids[place],
-        trained=batch.trained[place],
-        logprobs=batch.logprobs[place],
-        advantages=batch.advantages[place],
-        versions=batch.versions[place],
+        ids=batch.ids[indices],
+        trained=batch.trained[indices],
+        logprobs=batch.logprobs[indices],
+        advantages=batch.advantages[indices],
+        versions=batch.versions[indices],
         cu_seqlens=np.cumsum([0, *batch.lengths[list(sequences)]], dtype=np.int32),
-        temperatures=batch.temperatures[place],
+        temperatures=batch.temperatures[indices],
         rollouts=tuple(batch.rollouts[b] for b in sequences),
-        experts=None if batch.experts is None else batch.experts[place],
-        kept=None if batch.kept is None else batch.kept.take(place),
+        experts=None if batch.experts is None else batch.experts[indices],
+        kept=None if batch.kept is None else batch.kept.take(indices),
     )
 
 

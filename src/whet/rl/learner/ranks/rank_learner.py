@@ -151,9 +151,11 @@ class RankLearner(TorchLearner):
 
     def _read(self, directory: Path) -> SavedState:
         self._sharding.together(lambda: check_saved(directory), "looking for a checkpoint")
-        found: list[SavedState] = []
-        self._sharding.together(lambda: found.append(super(RankLearner, self)._read(directory)), "reading a checkpoint")
-        return found[0]
+        states: list[SavedState] = []
+        self._sharding.together(
+            lambda: states.append(super(RankLearner, self)._read(directory)), "reading a checkpoint"
+        )
+        return states[0]
 
     def close(self) -> None:
         super().close()
@@ -169,9 +171,9 @@ class RankLearner(TorchLearner):
         return [replace(micro, name=f"micro-batch {i} of {most}") for i, micro in enumerate(micros, start=1)]
 
     def _wholes(self, micros: Any) -> list[tuple[Tensor, Tensor]]:
-        found = super()._wholes(micros)
+        wholes = super()._wholes(micros)
         self._reshard()
-        return found
+        return wholes
 
     def _backward(self, total: Tensor) -> None:
         self._sharded.says("reduce-scatter of gradients")
@@ -205,8 +207,8 @@ class ShardedPass(ForwardPass):
             return super().logprobs(model, micro)
         if "forward" not in vars(model):  # called as a module, it runs FSDP2's hooks
             model.forward = partial(super().logprobs, model)
-        found: tuple[Tensor, Tensor] = model(micro)
-        return found
+        outputs: tuple[Tensor, Tensor] = model(micro)
+        return outputs
 
 
 IDLE = "waiting for a call"

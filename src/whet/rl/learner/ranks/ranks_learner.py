@@ -85,9 +85,9 @@ class RanksLearner(RemoteLearner):
 
     def metrics(self) -> dict[str, float]:
         """Of the batch learned since the last call."""
-        found = {"perf/rank_balance": self._busiest / self._mean} if self._mean else {}
+        metrics = {"perf/rank_balance": self._busiest / self._mean} if self._mean else {}
         self._busiest = self._mean = 0.0
-        return found
+        return metrics
 
     def close(self) -> None:
         """End the ranks, also in the middle of a step."""
@@ -165,7 +165,7 @@ class RanksLearner(RemoteLearner):
         if fault := find_fault(call, ranks):
             error = LearnerLostError(fault)
         elif call.raised_s > AGREED_WITHIN_S:
-            error = next(found for one in call.answers.values() if (found := _error_of(one)) is not None)
+            error = next(raised for one in call.answers.values() if (raised := _error_of(one)) is not None)
         if error is not None:
             self._ended = f"the ranks of the learner have ended: {error}"
             self._group.kill()

@@ -99,14 +99,14 @@ class Sharding(Whole):
                 mine = whole
         mapped = None if mine is None else function(mine).contiguous()
         self.phase("spreading matrices of Muon")
-        found: list[Tensor] = []
+        rows: list[Tensor] = []
         for number, tensor in enumerate(tensors):
             whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
             if number == self.rank and mapped is not None:
                 whole = mapped
             dist.broadcast(whole, src=number)
-            found.append(whole[self.rows(whole)].clone())
-        return found
+            rows.append(whole[self.rows(whole)].clone())
+        return rows
 
     @torch.no_grad()
     def gather(self, tensor: Tensor, name: str) -> Tensor:
@@ -152,7 +152,7 @@ class Sharding(Whole):
                 pass
         except WhetError as error:
             fault = fault or error
-        faults = [found for found in self.of_all(_as_sent(fault), what) if found is not None]
+        faults = [one for one in self.of_all(_as_sent(fault), what) if one is not None]
         if faults:
             raise faults[0]
 
@@ -166,9 +166,9 @@ class Sharding(Whole):
     def of_all(self, mine: T, what: str) -> list[T]:
         """What each rank has, in the order of ranks."""
         self.phase(what)
-        found: list[Any] = [None] * self.ranks
-        dist.all_gather_object(found, mine)
-        return found
+        values: list[Any] = [None] * self.ranks
+        dist.all_gather_object(values, mine)
+        return values
 
     def close(self) -> None:
         dist.destroy_process_group()
