@@ -183,8 +183,8 @@ def _another_number(number: str, rng: Random) -> str:
     """A number of about as many digits, hardly ever the same."""
     if rng.random() < 0.5 or not number.isdigit():
         return str(rng.randint(0, 10 ** max(1, len(number)) - 1))
-    place = rng.randrange(len(number))
-    return number[:place] + str(rng.randint(0, 9)) + number[place + 1 :]
+    index = rng.randrange(len(number))
+    return number[:index] + str(rng.randint(0, 9)) + number[index + 1 :]
 
 
 def _tool_call(expression: str) -> str:

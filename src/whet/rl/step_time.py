@@ -246,25 +246,25 @@ def _bytes(dtype: str) -> int:
     return 2 if dtype == "bfloat16" else 4
 
 
-def as_json(found: StepTime) -> dict[str, Any]:
+def as_json(step_time: StepTime) -> dict[str, Any]:
     """All seconds, and what they come to."""
-    return {**asdict(found), "step": found.step, "bottleneck": found.bottleneck}
+    return {**asdict(step_time), "step": step_time.step, "bottleneck": step_time.bottleneck}
 
 
-def lines(found: StepTime, answer: int) -> list[str]:
+def lines(step_time: StepTime, answer: int) -> list[str]:
     """For people."""
     parts = {
-        "sampling": found.sampling,
-        "learning": found.learning,
-        "gathering": found.gathering,
-        "update": found.update,
-        "weights": found.weights,
+        "sampling": step_time.sampling,
+        "learning": step_time.learning,
+        "gathering": step_time.gathering,
+        "update": step_time.update,
+        "weights": step_time.weights,
     }
     shown = ", ".join(f"{name} {seconds_text(taken)}" for name, taken in parts.items() if taken)
-    where = found.device if found.device.startswith("this") else f"{found.device} GPUs"
+    where = step_time.device if step_time.device.startswith("this") else f"{step_time.device} GPUs"
     return [
-        f"on paper, on {where}, a step of answers of {answer:,} tokens takes {seconds_text(found.step)}: {shown}",
-        f"expected bottleneck: {found.bottleneck}; environments come on top",
+        f"on paper, on {where}, a step of answers of {answer:,} tokens takes {seconds_text(step_time.step)}: {shown}",
+        f"expected bottleneck: {step_time.bottleneck}; environments come on top",
     ]
 
 

@@ -68,7 +68,7 @@ while True:
         say("waiting for code that holds the interpreter lock and cannot be interrupted; press again to end")
     elif waiting:
         give_terminal_back()
-        say("ended: the code under way cannot be interrupted")
+        say("ended: the running code cannot be interrupted")
         os.kill(parent, signal.SIGKILL)
         break
 """
@@ -105,7 +105,7 @@ class _Handler:
         if code is not None:
             again = "press again to end" if number == signal.SIGINT else "a second signal ends the process"
             self._saying = True
-            self._say(f"waiting for {place(code, short=True)}; {again}")
+            self._say(f"waiting for {line_of(code, short=True)}; {again}")
             self._saying = False
             if self._count > 1:
                 self._end_the_process(number)
@@ -209,7 +209,7 @@ def environment_code(frame: FrameType | None) -> FrameType | None:
     return None
 
 
-def place(frame: FrameType | None, *, short: bool = False) -> str:
+def line_of(frame: FrameType | None, *, short: bool = False) -> str:
     """`file.py, line 7, in name`; the file's whole path unless `short`."""
     if frame is None:
         return "unknown code"

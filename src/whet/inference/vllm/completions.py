@@ -84,8 +84,8 @@ def body_of(request: SampleRequest, model: str, *, stream: bool) -> bytes:
 
 def drawn_in(choice: dict[str, Any]) -> CompletionPiece:
     """The tokens in one choice of an answer. Raises `ModelError` for a server that does not return them."""
-    ids, found = choice.get("token_ids"), choice.get("logprobs") or {}
-    logprobs, reason = found.get("token_logprobs") or [], choice.get("finish_reason")
+    ids, given = choice.get("token_ids"), choice.get("logprobs") or {}
+    logprobs, reason = given.get("token_logprobs") or [], choice.get("finish_reason")
     if ids is None or len(logprobs) != len(ids):
         what = "no token ids" if ids is None else f"{len(ids)} ids and {len(logprobs)} logprobs"
         raise ModelError(f"the vLLM server returned {what}; whet needs vLLM 0.20 or newer")

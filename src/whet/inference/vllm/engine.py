@@ -180,8 +180,8 @@ class VllmEngine:
 
     async def _free_bytes(self) -> int:
         """Of the server's GPUs together; 0 on a CPU."""
-        found = await self._ask("POST", "/collective_rpc", _call("whet_free_bytes"))
-        return sum(rank["free"] for rank in found["results"])
+        answer = await self._ask("POST", "/collective_rpc", _call("whet_free_bytes"))
+        return sum(rank["free"] for rank in answer["results"])
 
     async def unload_adapter(self, name: str) -> None:
         check_adapter(name, self._adapters)
@@ -212,8 +212,8 @@ class VllmEngine:
         with contextlib.suppress(ModelError):  # a server without a tokenizer works with ids alone
             text = {"model": self._model, "prompt": PROBE, "add_special_tokens": False}
             ids = (await self._ask("POST", "/tokenize", json.dumps(text).encode()))["tokens"]
-        if found := mistakes(server, ids, needs):
-            raise EngineError(f"{'; '.join(found)}. Start it again with what is named.")
+        if wrong := mistakes(server, ids, needs):
+            raise EngineError(f"{'; '.join(wrong)}. Start it again with what is named.")
         return int(server["max_model_len"])
 
     def _check(self, request: SampleRequest) -> None:
@@ -288,8 +288,8 @@ class VllmEngine:
 
     async def _take_model(self, update: WeightUpdate) -> None:
         """Load all weights into a server that samples nothing."""
-        found = await self._ask("POST", "/collective_rpc", _call("whet_load_weights", str(update.path)))
-        differ = sorted({name for rank in found["results"] for name in rank["differ"]})
+        answer = await self._ask("POST", "/collective_rpc", _call("whet_load_weights", str(update.path)))
+        differ = sorted({name for rank in answer["results"] for name in rank["differ"]})
         if differ:
             self._failure = TrainingError(
                 f"vLLM holds other weights than those of version {update.version}: {len(differ)} tensors differ, "
@@ -297,7 +297,7 @@ class VllmEngine:
                 "model's name."
             )
             raise self._failure
-        if not self._loads and (unchecked := sorted({n for rank in found["results"] for n in rank["unchecked"]})):
+        if not self._loads and (unchecked := sorted({n for rank in answer["results"] for n in rank["unchecked"]})):
             _log.warning(
                 "%d tensors of the model cannot be compared with what vLLM holds, such as %s",
                 len(unchecked),
@@ -380,8 +380,8 @@ class VllmEngine:
         text = answer.body.decode(errors="replace").strip()
         with contextlib.suppress(ValueError, TypeError, AttributeError):
             content = json.loads(text)
-            found = content.get("error", content.get("detail", text))
-            text = str(found.get("message", found) if isinstance(found, dict) else found)
+            reason = content.get("error", content.get("detail", text))
+            text = str(reason.get("message", reason) if isinstance(reason, dict) else reason)
         if answer.status < 500:
             return RequestRefusedError(f"the vLLM server refused: {text[:500]}")
         return self._gone(f"status {answer.status}: {text[:300]}")

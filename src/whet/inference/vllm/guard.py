@@ -89,18 +89,18 @@ def members(session: int, guard: int | None = None) -> dict[int, ProcessLine]:
     """The processes of a server: those of its session, and all descendants of these and of the guard."""
     listed = {int(entry): process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()}
     table = {pid: one for pid, one in listed.items() if one is not None}
-    found = {pid for pid, one in table.items() if one.session == session or one.parent == guard}
-    while more := {pid for pid, one in table.items() if one.parent in found} - found:
-        found |= more
-    return {pid: table[pid] for pid in found - {guard}}
+    pids = {pid for pid, one in table.items() if one.session == session or one.parent == guard}
+    while more := {pid for pid, one in table.items() if one.parent in pids} - pids:
+        pids |= more
+    return {pid: table[pid] for pid in pids - {guard}}
 
 
-def engines(found: Mapping[int, ProcessLine]) -> dict[int, ProcessLine]:
+def engines(processes: Mapping[int, ProcessLine]) -> dict[int, ProcessLine]:
     """Those of a server's processes that it cannot do without.
 
     What such a process forks has its name until it starts a program, and may end: a compiler, a pool of helpers.
     """
-    named = {pid: one for pid, one in found.items() if one.name.startswith(ENGINE_NAME)}
+    named = {pid: one for pid, one in processes.items() if one.name.startswith(ENGINE_NAME)}
     return {pid: one for pid, one in named.items() if one.parent not in named or named[one.parent].name != one.name}
 
 
@@ -142,13 +142,13 @@ class SharedFiles:
 
     def _present(self) -> set[tuple[str, int]]:
         """Names and numbers."""
-        found = set()
+        paths = set()
         with contextlib.suppress(OSError), os.scandir(SHARED) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     if SHARED_NAMES.match(entry.name) and entry.stat(follow_symlinks=False).st_uid == os.geteuid():
-                        found.add((entry.name, entry.inode()))
-        return found
+                        paths.add((entry.name, entry.inode()))
+        return paths
 
 
 def _mapped(pid: int) -> set[int]:
@@ -173,9 +173,9 @@ def sweep(
     The API server, whose number is that of the session, is sent SIGTERM and has `grace_s` to end the others and itself.
     Resource trackers are left to the end: they remove what was made too short a time ago to be known here.
     """
-    found = members(session, guard)
-    shared.look(found)
-    if grace_s > 0 and session in found:
+    processes = members(session, guard)
+    shared.look(processes)
+    if grace_s > 0 and session in processes:
         os.kill(session, signal.SIGTERM)
         _wait(lambda: [session] if process(session) else [], grace_s, reap)
     shared.look(members(session, guard))
@@ -286,11 +286,11 @@ class ServerGuard:
 
     def _look(self) -> bool:
         """Learn of new processes and shared memory; whether there were any."""
-        found = members(self._server, os.getpid())
-        new_files = self._shared.look(found)
-        new = engines(found).keys() - self._engines.keys()
+        processes = members(self._server, os.getpid())
+        new_files = self._shared.look(processes)
+        new = engines(processes).keys() - self._engines.keys()
         if new:
-            self._engines |= {pid: found[pid] for pid in new}
+            self._engines |= {pid: processes[pid] for pid in new}
             self._tell(engines=sorted(self._engines))
         return new_files or bool(new)
 

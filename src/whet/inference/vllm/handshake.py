@@ -63,31 +63,31 @@ async def described(ask: Ask, body: bytes) -> dict[str, Any]:
         raise EngineError(
             f"it was started without the extension that takes weights. Start it with {EXTENSION_FLAGS}. ({error})"
         ) from None
-    found: dict[str, Any] = answer["results"][0]
-    return found
+    description: dict[str, Any] = answer["results"][0]
+    return description
 
 
 def mistakes(server: Mapping[str, Any], ids: list[int] | None, needs: Needs) -> list[str]:
     """What of a server, as `described`, and of its ids of `PROBE` (None: not known) does not fit, a line each."""
-    found, own = [], server["config"]
+    texts, own = [], server["config"]
     if other := [key for key in SIZES if key in own and key in needs.config and own[key] != needs.config[key]]:
         shown = ", ".join(f"{key} {own[key]} and not {needs.config[key]}" for key in other)
-        found.append(f"its model {server['model']} is not {needs.model} ({shown}): --model")
+        texts.append(f"its model {server['model']} is not {needs.model} ({shown}): --model")
     elif ids is not None and ids != needs.probe_ids:
-        found.append(f"its tokenizer is not that of {needs.model}: --tokenizer")
+        texts.append(f"its tokenizer is not that of {needs.model}: --tokenizer")
     if server["dtype"] != needs.dtype:
-        found.append(
+        texts.append(
             f"it computes in {server['dtype']} and [inference] dtype is {needs.dtype}: --dtype {needs.dtype}, or "
             f'inference.dtype = "{server["dtype"]}"'
         )
     if server["logprobs_mode"] != needs.logprobs_mode:
-        found.append(
+        texts.append(
             f"its logprobs are {server['logprobs_mode']}, which a learner cannot use with this [sampling]: "
             f"--logprobs-mode {needs.logprobs_mode}"
         )
     if needs.lora_rank is not None and server["lora_rank"] < needs.lora_rank:
         has = f"of rank {server['lora_rank']} at most" if server["lora_rank"] else "none"
-        found.append(f"it takes adapters {has}: --enable-lora --max-lora-rank {needs.lora_rank}")
+        texts.append(f"it takes adapters {has}: --enable-lora --max-lora-rank {needs.lora_rank}")
     if needs.record_experts and not server["routed_experts"]:
-        found.append("it does not report experts: --enable-return-routed-experts")
-    return found
+        texts.append("it does not report experts: --enable-return-routed-experts")
+    return texts

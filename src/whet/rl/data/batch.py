@@ -144,12 +144,12 @@ def _cut_mass(sequence: TokenSequence) -> NDArray[np.float32]:
 
 def _extended(branches: Sequence[_Branch], prompt_ids: list[int]) -> _Branch | None:
     """The branch that a turn continues: the longest one that its prompt begins with."""
-    found: _Branch | None = None
+    longest: _Branch | None = None
     for branch in branches:
-        longest_yet = found is None or len(branch.ids) >= len(found.ids)
+        longest_yet = longest is None or len(branch.ids) >= len(longest.ids)
         if longest_yet and prompt_ids[: len(branch.ids)] == branch.ids:
-            found = branch
-    return found
+            longest = branch
+    return longest
 
 
 def _checked(tokens: Any, where: str) -> Mapping[str, Any]:
@@ -163,19 +163,19 @@ def _checked(tokens: Any, where: str) -> Mapping[str, Any]:
         raise TrainingError(f"{where}: the prompt is empty; a model samples its first token after at least one other.")
     length = len(tokens["completion_ids"])
     runs = tokens.get("policy_version") or [(UNKNOWN_VERSION, length)]
-    found = {
+    arrays = {
         **tokens,
         "prompt_ids": list(tokens["prompt_ids"]),
         "completion_ids": list(tokens["completion_ids"]),
         "policy_version": [int(version) for version, count in runs for _ in range(count)],
     }
     for name in ("completion_mask", "completion_logprobs", "policy_version", "kept_mass", "kept"):
-        if found.get(name) is not None and len(found[name]) != length:
-            raise TrainingError(f"{where}: {length} sampled ids but {len(found[name])} values in {name}.")
-    experts, fed = found.get("routed_experts"), len(found["prompt_ids"]) + length - 1
+        if arrays.get(name) is not None and len(arrays[name]) != length:
+            raise TrainingError(f"{where}: {length} sampled ids but {len(arrays[name])} values in {name}.")
+    experts, fed = arrays.get("routed_experts"), len(arrays["prompt_ids"]) + length - 1
     if experts is not None and len(experts) != fed:
         raise TrainingError(f"{where}: {fed} tokens were fed to the model but {len(experts)} values in routed_experts.")
-    return found
+    return arrays
 
 
 def _following(
@@ -209,9 +209,9 @@ def _following(
 
 def _kept(tokens: Mapping[str, Any], sampling: Mapping[str, Any], length: int, where: str) -> TokenSets:
     """What the sampler's cuts left of each distribution."""
-    found: TokenSets | None = tokens.get("kept")
-    if found is not None:
-        return found
+    sets: TokenSets | None = tokens.get("kept")
+    if sets is not None:
+        return sets
     cuts = [f"{name} = {value:g}" for name, value in sampling.items() if name != "temperature" or value == 0]
     if cuts or tokens.get("kept_mass") is not None:
         raise TrainingError(

@@ -84,11 +84,11 @@ class Resting:
 
     def any(self) -> int:
         """The longest rested task, as no normal one is left: a hard one first, which can still be learned."""
-        found = self._longest("hard")
-        if found is None:
-            found = self._longest("easy")
-        assert found is not None, "no task rests"
-        return found
+        task = self._longest("hard")
+        if task is None:
+            task = self._longest("easy")
+        assert task is not None, "no task rests"
+        return task
 
     def state_dict(self) -> dict[str, Any]:
         return {"turns": self._mix.turns, "resting": [[index, kind] for index, kind in self._kind.items()]}
@@ -188,7 +188,7 @@ class MixedCurriculum:
             index = self._walk(environment)
         number = sum(self._drawn)
         self._drawn[environment] += 1
-        # The walk is one place past this task's; a task that rested belongs to the epoch that the walk is in.
+        # The walk is one position past this task's; a task that rested belongs to the epoch that the walk is in.
         epoch = max(0, self._walked[environment] - 1) // self._pools[environment].size
         return DrawnTask(number, environment, index, epoch)
 
@@ -266,7 +266,7 @@ class BufferConfig(DifficultyRule):
         False, description="Tasks rest while their groups' mean reward says that they are too easy or too hard."
     )
     max_errored_groups: int = Field(
-        8, ge=1, description="Groups' worth of rollouts that may fail in a row for one place before the run stops."
+        8, ge=1, description="Groups' worth of rollouts that may fail in a row for one slot before the run stops."
     )
     curriculum: str | None = Field(
         None, description="Another order of tasks: 'package.module:name', called with pools and seed."

@@ -113,21 +113,21 @@ def step_metrics(
 def reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Rewards over all rollouts, per environment, per member of a group, and per function or metric of its rubric."""
     rewards_N = np.concatenate([group.rewards_G for group in groups])
-    found = {"reward/mean": float(rewards_N.mean()), "reward/std": float(rewards_N.std())}
+    metrics = {"reward/mean": float(rewards_N.mean()), "reward/std": float(rewards_N.std())}
     by_environment: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for group in groups:
         by_environment[group.environment] += group.states
         if group.member:
             by_environment[f"{group.environment}/{group.member}"] += group.states
     for name, states in sorted(by_environment.items()):
-        found[f"reward/{name}/mean"] = _mean([state["reward"] for state in states])
+        metrics[f"reward/{name}/mean"] = _mean([state["reward"] for state in states])
         functions: dict[str, list[float]] = defaultdict(list)
         for state in states:
             for function, value in (state.get("metrics") or {}).items():
                 functions[function].append(float(value))
         for function, values in sorted(functions.items()):
-            found[f"reward/{name}/{flat_name(function)}"] = _mean(values)
-    return found
+            metrics[f"reward/{name}/{flat_name(function)}"] = _mean(values)
+    return metrics
 
 
 def unread_metrics(states: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -138,14 +138,14 @@ def unread_metrics(states: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def environment_times(groups: Sequence[Group]) -> dict[str, float]:
     """Mean seconds of a rollout, per environment: in the model's turns, in the environment's, and in its scoring."""
-    found: dict[str, list[float]] = defaultdict(list)
+    times: dict[str, list[float]] = defaultdict(list)
     for group in groups:
         for state in group.states:
             timing = state["timing"]
-            found[f"time/{group.environment}/model"].append(timing.model.duration)
-            found[f"time/{group.environment}/environment"].append(timing.setup.duration + timing.env.duration)
-            found[f"time/{group.environment}/score"].append(timing.scoring.duration)
-    return {name: _mean(seconds) for name, seconds in sorted(found.items())}
+            times[f"time/{group.environment}/model"].append(timing.model.duration)
+            times[f"time/{group.environment}/environment"].append(timing.setup.duration + timing.env.duration)
+            times[f"time/{group.environment}/score"].append(timing.scoring.duration)
+    return {name: _mean(seconds) for name, seconds in sorted(times.items())}
 
 
 def utilisation(loss: LossOutput, seconds: float) -> dict[str, float]:
@@ -224,14 +224,14 @@ def fresh_of_batch(
     parts: Sequence[Assembled], losses: Sequence[LossOutput], version: int, *, recomputes: bool
 ) -> FreshTokens | None:
     """Of the tokens that carry loss. None where the loss does not look at what the sampler did."""
-    found = FreshTokens()
+    fresh = FreshTokens()
     for part, loss in zip(parts, losses, strict=True):
         if loss.values is None:
             return None
         if loss.tokens:
             fresh_T = np.concatenate([fresh_tokens(one, version, recomputes=recomputes) for one in part.sequences])
-            found += FreshTokens.of(loss.values.logprobs_T, part.batch.logprobs, fresh_T & part.batch.trained)
-    return found
+            fresh += FreshTokens.of(loss.values.logprobs_T, part.batch.logprobs, fresh_T & part.batch.trained)
+    return fresh
 
 
 def probe(
@@ -262,13 +262,13 @@ def probe(
 
 def mismatch_metrics(fresh: FreshTokens, loss: LossOutput, *, stale_tokens: int) -> dict[str, float]:
     """`fresh_frac`, and where there are fresh tokens what they show; `loss` and `stale_tokens` are of the batch."""
-    found = {"policy/fresh_frac": fresh.tokens / loss.tokens}
+    metrics = {"policy/fresh_frac": fresh.tokens / loss.tokens}
     if fresh.tokens:
-        found |= {
+        metrics |= {
             "policy/kl_engine": fresh.k3 / fresh.tokens,
             "policy/logprob_diff_mean": fresh.difference / fresh.tokens,
             "policy/logprob_diff_max": fresh.largest,
         }
         if stale_tokens:
-            found["policy/kl_stale"] = loss.sums["kl"] / loss.tokens - found["policy/kl_engine"]
-    return found
+            metrics["policy/kl_stale"] = loss.sums["kl"] / loss.tokens - metrics["policy/kl_engine"]
+    return metrics

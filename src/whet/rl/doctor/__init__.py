@@ -61,22 +61,22 @@ def diagnose(run: RunRecord) -> list[DoctorFinding]:
 
     What the live view says, which holds the first and the last steps alone, is found of a whole run too.
     """
-    found = list(_findings(run))
-    names = {finding.rule for finding in found}
+    findings = list(_findings(run))
+    names = {finding.rule for finding in findings}
     if (recent := run.as_seen_live()) is not run:
-        found += [one for one in _findings(recent) if one.rule not in names and one.severity != "info"]
-    return most_urgent_first([finding for finding in found if not _is_explained(finding, found)])
+        findings += [one for one in _findings(recent) if one.rule not in names and one.severity != "info"]
+    return most_urgent_first([finding for finding in findings if not _is_explained(finding, findings)])
 
 
 def _findings(run: RunRecord) -> Iterator[DoctorFinding]:
-    return (DoctorFinding(name, *found) for name, rule in RULES.items() for found in rule(run))
+    return (DoctorFinding(name, *finding) for name, rule in RULES.items() for finding in rule(run))
 
 
-def _is_explained(finding: DoctorFinding, found: Sequence[DoctorFinding]) -> bool:
+def _is_explained(finding: DoctorFinding, others: Sequence[DoctorFinding]) -> bool:
     """Whether it follows from another one, at least as severe: a warning never hides an error."""
     severity = SEVERITIES.index(finding.severity)
     explaining = EXPLAINED_BY.get(finding.rule, ())
-    return any(other.rule in explaining and SEVERITIES.index(other.severity) <= severity for other in found)
+    return any(other.rule in explaining and SEVERITIES.index(other.severity) <= severity for other in others)
 
 
 def examine(path: Path) -> Diagnosis:
@@ -109,18 +109,18 @@ def _readiness_of(path: Path) -> tuple[str, int, list[DoctorFinding]]:
 
     stored = open_stored(path)
     summary = stored.summary()
-    found = summary.readiness
+    readiness = summary.readiness
     evidence = [f"{summary.rollouts} rollouts of {summary.examples} tasks, {summary.errors} of them failed"]
-    if found.score is not None:
-        evidence.append(f"{found.measure} {found.score:.3f}: {found.verdict}")
-    if found.group_std is not None and found.zero_variance_frac is not None:
-        flat = f"{found.zero_variance_frac:.0%} of the groups have no variance"
-        evidence.append(f"rewards inside a group deviate by {found.group_std:.3f} on average; {flat}")
+    if readiness.score is not None:
+        evidence.append(f"{readiness.measure} {readiness.score:.3f}: {readiness.verdict}")
+    if readiness.group_std is not None and readiness.zero_variance_frac is not None:
+        flat = f"{readiness.zero_variance_frac:.0%} of the groups have no variance"
+        evidence.append(f"rewards inside a group deviate by {readiness.group_std:.3f} on average; {flat}")
     findings = []
-    if found.verdict != "good" or found.advice:
-        what = f"{summary.environment} is {found.verdict} for {summary.model}"
-        changes = [Advice(advice) for advice in found.advice]
-        findings.append(DoctorFinding("readiness", READINESS_SEVERITY[found.verdict], what, evidence, changes))
+    if readiness.verdict != "good" or readiness.advice:
+        what = f"{summary.environment} is {readiness.verdict} for {summary.model}"
+        changes = [Advice(advice) for advice in readiness.advice]
+        findings.append(DoctorFinding("readiness", READINESS_SEVERITY[readiness.verdict], what, evidence, changes))
     return evaluation_state(stored.directory, stored.metadata), summary.rollouts, findings
 
 

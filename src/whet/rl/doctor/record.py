@@ -100,8 +100,8 @@ class RunRecord:
         return self.data.steps
 
     def series(self, metric: str) -> MetricSeries:
-        found = [(int(row["step"]), float(row[metric])) for row in self.data.metrics if row.get(metric) is not None]
-        return MetricSeries([step for step, _ in found], [value for _, value in found])
+        points = [(int(row["step"]), float(row[metric])) for row in self.data.metrics if row.get(metric) is not None]
+        return MetricSeries([step for step, _ in points], [value for _, value in points])
 
     def recent(self, metric: str, count: int = WINDOW) -> MetricSeries:
         """The last steps of a metric."""
@@ -109,20 +109,20 @@ class RunRecord:
 
     def level(self, metric: str) -> float:
         """The mean of a metric over the last steps; 0 where none has it."""
-        found = self.recent(metric)
-        return found.mean if len(found) else 0.0
+        series = self.recent(metric)
+        return series.mean if len(series) else 0.0
 
     def setting(self, key: str, default: Any = None) -> Any:
         """A value of the config by its path, such as `sampling.max_tokens`; `default` where it is not set."""
-        found: Any = self.data.config
+        value: Any = self.data.config
         for part in key.split("."):
-            if isinstance(found, Mapping):
-                found = found.get(part)
+            if isinstance(value, Mapping):
+                value = value.get(part)
             else:
-                found = found[int(part)] if isinstance(found, list) and int(part) < len(found) else None
-            if found is None:
+                value = value[int(part)] if isinstance(value, list) and int(part) < len(value) else None
+            if value is None:
                 return default
-        return found
+        return value
 
     def change(self, key: str, value: Any, why: str) -> Advice:
         """`key = value`, with what it is now."""
@@ -160,10 +160,10 @@ class RunRecord:
 
 def groups_of(rows: Sequence[Row]) -> list[list[Row]]:
     """Rollout rows by group."""
-    found: dict[Any, list[Row]] = defaultdict(list)
+    groups: dict[Any, list[Row]] = defaultdict(list)
     for row in rows:
-        found[row.get("group")].append(row)
-    return list(found.values())
+        groups[row.get("group")].append(row)
+    return list(groups.values())
 
 
 def share(rows: Sequence[Row], name: str) -> float | None:

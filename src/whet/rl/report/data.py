@@ -56,9 +56,9 @@ class RunData:
         names = dict.fromkeys(name for row in self.metrics for name in row if name != "step")
         columns = {name: self.column(name) for name in names}
         marks = self._marks()
-        found = figures_of(names, columns, self.environments, ())
+        figures = figures_of(names, columns, self.environments, ())
         steps = [int(row["step"]) for row in self.metrics]
-        charts = [drawn(figure, steps, columns, marks) for figure in found]
+        charts = [drawn(figure, steps, columns, marks) for figure in figures]
         if charts and marks:
             charts[0] = replace(charts[0], note="circles: held-out tasks")
         return [one for one in charts if one.chart is not None and not one.chart.empty]

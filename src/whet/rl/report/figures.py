@@ -58,14 +58,14 @@ def figures_of(
 ) -> list[Figure]:
     """The figures of a run: rewards, what was chosen, each environment's reward functions, then the key metrics."""
     names = list(known)
-    found = [_rewards(names, environments, series)]
-    found += [Figure(name, [name], [name]) for name in chosen if name in names]
+    figures = [_rewards(names, environments, series)]
+    figures += [Figure(name, [name], [name]) for name in chosen if name in names]
     for environment in environments:
-        found += _functions(environment, names, series)
+        figures += _functions(environment, names, series)
     for title, metrics, share in KEY_METRICS:
         here = [name for name in metrics if name in names and name not in chosen]
-        found.append(Figure(title, here, [_short(name) for name in here], share))
-    return [figure for figure in found if figure.names]
+        figures.append(Figure(title, here, [_short(name) for name in here], share))
+    return [figure for figure in figures if figure.names]
 
 
 def _rewards(names: Sequence[str], environments: Sequence[str], series: Columns) -> Figure:
@@ -90,8 +90,10 @@ def _functions(environment: str, names: Sequence[str], series: Columns) -> list[
     shares = [name for name in here if is_share(series, [name])]
     others = [name for name in here if name not in shares]
     return [
-        Figure(f"{environment}{what}", found, [name.removeprefix(before) for name in found], share=found is shares)
-        for what, found in ((": reward functions", shares), (": other metrics", others))
+        Figure(
+            f"{environment}{what}", metrics, [name.removeprefix(before) for name in metrics], share=metrics is shares
+        )
+        for what, metrics in ((": reward functions", shares), (": other metrics", others))
     ]
 
 

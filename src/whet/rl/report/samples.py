@@ -56,14 +56,14 @@ def pair_up(before: Iterable[Row], after: Iterable[Row]) -> list[Pair]:
 
 def _keyed(rows: Iterable[Row]) -> dict[tuple[str, str, str, int], Row]:
     """By environment, sampling, task and position in the group; without rollouts that failed."""
-    found: dict[tuple[str, str, str, int], Row] = {}
+    keyed: dict[tuple[str, str, str, int], Row] = {}
     positions: dict[tuple[str, str, str], int] = {}
     for row in rows:
         task = (str(row.get("environment")), str(row.get("sampling")), str(row.get("example_id")))
         positions[task] = position = positions.get(task, -1) + 1
         if row.get("error") is None and row.get("reward") is not None:
-            found[(*task, position)] = row
-    return found
+            keyed[(*task, position)] = row
+    return keyed
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,12 @@ def trained_samples(directory: Path, steps: Sequence[int], per_step: int = 3) ->
     if not steps:
         return []
     shown = dict.fromkeys((steps[0], steps[len(steps) // 2], steps[-1]))
-    found = []
+    groups = []
     for step in shown:
         path = step_path(directory, step)
         if path.is_file():
-            found += _widest_groups(step, read_lines(path))[:per_step]
-    return found
+            groups += _widest_groups(step, read_lines(path))[:per_step]
+    return groups
 
 
 def _widest_groups(step: int, rows: Iterable[Row]) -> list[TrainedGroup]:

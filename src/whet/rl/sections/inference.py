@@ -160,14 +160,14 @@ class InferenceConfig(StrictModel):
     @field_validator("base_url")
     @classmethod
     def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        found = tuple(url.rstrip("/").removesuffix("/v1") for url in urls)
-        for url, given in zip(found, urls, strict=True):
+        addresses = tuple(url.rstrip("/").removesuffix("/v1") for url in urls)
+        for url, given in zip(addresses, urls, strict=True):
             parts = urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
                 raise ValueError(f"{given!r} is not the address of a server. Write it as http://host:8000.")
-            if found.count(url) > 1:
+            if addresses.count(url) > 1:
                 raise ValueError(f"{given!r} is there twice; name each server once")
-        return found
+        return addresses
 
     @field_validator("server_args")
     @classmethod
@@ -288,9 +288,9 @@ def split_gpus(deployment: DeploymentConfig, inference: InferenceConfig, learner
         infer = _for_sampling(deployment, inference, learns_here) if samples_here else 0
         train = deployment.num_train_gpus or max(1, (total or 0) - infer) if learns_here else 0
     servers = infer // each if samples_here else 0 if inference.base_url else inference.servers or 1
-    found = GpuSplit(train, infer, servers, each, demanded, deployment.colocate)
-    _check(found, deployment, inference, shared=not many and each == 1 and servers == 1)
-    return found
+    split = GpuSplit(train, infer, servers, each, demanded, deployment.colocate)
+    _check(split, deployment, inference, shared=not many and each == 1 and servers == 1)
+    return split
 
 
 def _for_sampling(deployment: DeploymentConfig, inference: InferenceConfig, learns_here: bool) -> int:
@@ -341,21 +341,21 @@ def _refuse_elsewhere(deployment: DeploymentConfig, inference: InferenceConfig, 
             raise ValueError(f"{key} = {count} would have no effect with {why}. Remove one of the two.")
 
 
-def _check(found: GpuSplit, deployment: DeploymentConfig, inference: InferenceConfig, *, shared: bool) -> None:
-    each, servers, total = found.per_server, inference.servers, deployment.num_gpus
+def _check(split: GpuSplit, deployment: DeploymentConfig, inference: InferenceConfig, *, shared: bool) -> None:
+    each, servers, total = split.per_server, inference.servers, deployment.num_gpus
     sizes = (
         f"tensor_parallel_size {inference.tensor_parallel_size} x pipeline_parallel_size "
         f"{inference.pipeline_parallel_size} = {each} GPUs a server"
     )
-    if found.infer and (found.infer % each or servers not in (None, found.servers)):
+    if split.infer and (split.infer % each or servers not in (None, split.servers)):
         needed = "" if servers is None else f", and servers = {servers} need {servers * each}"
-        raise ValueError(f"{found.infer} GPUs that sample are not whole servers: {sizes}{needed}")
-    if total is None or found.colocate or (shared and total == 1):
+        raise ValueError(f"{split.infer} GPUs that sample are not whole servers: {sizes}{needed}")
+    if total is None or split.colocate or (shared and total == 1):
         return
-    if found.total != total:
-        parts = [f"{found.train} to learn"] if found.train else []
-        parts += [f"{found.infer} to sample (servers {found.servers} x {each})"] if found.infer else []
-        raise ValueError(f"num_gpus = {total}, but the other keys ask for {found.total}: {' and '.join(parts)}")
+    if split.total != total:
+        parts = [f"{split.train} to learn"] if split.train else []
+        parts += [f"{split.infer} to sample (servers {split.servers} x {each})"] if split.infer else []
+        raise ValueError(f"num_gpus = {total}, but the other keys ask for {split.total}: {' and '.join(parts)}")
 
 
 def _cores() -> int:

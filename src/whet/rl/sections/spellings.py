@@ -45,7 +45,7 @@ def lifted(data: dict[str, Any], source: str, tables: Sequence[str] = tuple(BELO
 
     `data` is changed in place and returned. Raises `ConfigError` for one that is there as well.
     """
-    found: list[str] = []
+    keys: list[str] = []
     for table in tables:
         section = data.get(table)
         for key in BELOW[table]:
@@ -54,10 +54,10 @@ def lifted(data: dict[str, Any], source: str, tables: Sequence[str] = tuple(BELO
             if key in data:
                 raise ConfigError(f"{source}: '{key}' and '{table}.{key}' are the same key; give it once.")
             data[key] = section.pop(key)
-            found.append(f"{table}.{key} is read as {key}")
-    if found:
+            keys.append(f"{table}.{key} is read as {key}")
+    if keys:
         where = "In a file such a key belongs above the first [table] header; below one it is that table's."
-        logger.warning("%s: %s. %s", source, ", ".join(found), where)
+        logger.warning("%s: %s. %s", source, ", ".join(keys), where)
     return data
 
 

@@ -284,10 +284,10 @@ class Batches:
         return number
 
     def _pick(self, position: int) -> Pick | None:
-        epoch, place = divmod(position, len(self.tokens))
+        epoch, index = divmod(position, len(self.tokens))
         if self.epochs is not None and epoch >= self.epochs:
             return None
         if epoch not in self._orders:
             rows = range(len(self.tokens))
             self._orders = {epoch: Random(f"epoch {epoch} {self.seed}").sample(rows, len(rows))}
-        return Pick(epoch + 1, self._orders[epoch][place])
+        return Pick(epoch + 1, self._orders[epoch][index])

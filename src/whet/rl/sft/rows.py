@@ -106,10 +106,10 @@ def _file(path: Path) -> Iterator[Row]:
         if path.suffix == ".parquet":
             yield from _named(path, _parquet(path))
         elif path.suffix == ".json":
-            found = json.loads(path.read_text(encoding="utf-8-sig"))
-            if not isinstance(found, list):
-                raise DatasetError(f"{path} should hold a list of rows, not {type(found).__name__}")
-            yield from _named(path, found)
+            content = json.loads(path.read_text(encoding="utf-8-sig"))
+            if not isinstance(content, list):
+                raise DatasetError(f"{path} should hold a list of rows, not {type(content).__name__}")
+            yield from _named(path, content)
         else:
             with path.open(encoding="utf-8-sig") as file:
                 for number, line in enumerate(file, start=1):
@@ -172,15 +172,15 @@ def _with_datasets(load: Callable[[Any], Any], name: str, split: str) -> list[Ro
     except ModuleNotFoundError as error:
         raise MissingExtraError(f"reading {name}", "datasets") from error
     try:
-        found = load(datasets)
+        dataset = load(datasets)
     except Exception as error:  # the library raises whatever its many backends do
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise DatasetError(f"{name}: the dataset cannot be loaded ({reason})") from None
-    if isinstance(found, Mapping):
-        if split not in found:
-            raise DatasetError(f"{name} has no split {split!r}; it has {', '.join(map(str, found))}")
-        found = found[split]
-    return [Row(f"{name}, row {number}", fields) for number, fields in enumerate(found, start=1)]
+    if isinstance(dataset, Mapping):
+        if split not in dataset:
+            raise DatasetError(f"{name} has no split {split!r}; it has {', '.join(map(str, dataset))}")
+        dataset = dataset[split]
+    return [Row(f"{name}, row {number}", fields) for number, fields in enumerate(dataset, start=1)]
 
 
 TOOL_KEYS = ("tools", "tool_defs")
@@ -195,7 +195,7 @@ class TrainingConversation:
     @property
     def answers(self) -> list[int]:
         """Places of the assistant's messages."""
-        return [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
+        return [index for index, message in enumerate(self.messages) if message["role"] == "assistant"]
 
 
 def conversation_of(row: Mapping[str, Any], train_on: Literal["assistant", "last"]) -> TrainingConversation:
@@ -205,7 +205,7 @@ def conversation_of(row: Mapping[str, Any], train_on: Literal["assistant", "last
     for weight in weights:
         if weight not in (0, 1):
             raise DatasetError(f"the weight of an assistant message is 0 or 1, not {weight!r}")
-    answers = [place for place, weight in enumerate(weights) if weight and place >= start]
+    answers = [index for index, weight in enumerate(weights) if weight and index >= start]
     if not answers:
         where = "the completion" if start else "the conversation"
         raise DatasetError(f"{where} has no assistant message that carries loss")
@@ -219,8 +219,8 @@ def _messages(row: Mapping[str, Any]) -> tuple[Messages, int]:
     if row.get("messages") is not None:
         return _read(row["messages"], "messages"), 0
     if row.get("prompt") is None or row.get("completion") is None:
-        found = ", ".join(map(str, row)) or "nothing"
-        raise DatasetError(f"expected messages, or prompt and completion; the row has {found}")
+        columns = ", ".join(map(str, row)) or "nothing"
+        raise DatasetError(f"expected messages, or prompt and completion; the row has {columns}")
     prompt, completion = row["prompt"], row["completion"]
     before = [UserMessage(prompt)] if isinstance(prompt, str) else _read(prompt, "prompt")
     after = [AssistantMessage(completion)] if isinstance(completion, str) else _read(completion, "completion")
@@ -235,15 +235,15 @@ def _read(value: Any, name: str) -> Messages:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise DatasetError(f"{name} should be a list of messages, not {type(value).__name__}")
     messages: Messages = []
-    for place, item in enumerate(value):
+    for index, item in enumerate(value):
         # A table has every column in every row: a field that is null is one that the message does not have.
         given = {key: field for key, field in item.items() if field is not None} if isinstance(item, Mapping) else item
         try:
-            messages.append(as_message(given, f"{name}[{place}]"))
+            messages.append(as_message(given, f"{name}[{index}]"))
         except (TypeError, ValueError) as error:
             raise DatasetError(str(error)) from None
         if isinstance(messages[-1], TextMessage):
-            raise DatasetError(f"{name}[{place}] is plain text; text is trained with [data] text = true")
+            raise DatasetError(f"{name}[{index}] is plain text; text is trained with [data] text = true")
     return messages
 
 
@@ -253,19 +253,19 @@ def _tools(row: Mapping[str, Any]) -> list[Tool]:
         given = _json(given, "tools")
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise DatasetError(f"tools should be a list, not {type(given).__name__}")
-    return [_tool(item, place) for place, item in enumerate(given)]
+    return [_tool(item, index) for index, item in enumerate(given)]
 
 
-def _tool(item: Any, place: int) -> Tool:
+def _tool(item: Any, index: int) -> Tool:
     if isinstance(item, str):
-        item = _json(item, f"tools[{place}]")
+        item = _json(item, f"tools[{index}]")
     if isinstance(item, Mapping) and isinstance(item.get("function"), Mapping):
         item = item["function"]
     if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
-        raise DatasetError(f"tools[{place}] should be a tool with a name, a description and parameters")
+        raise DatasetError(f"tools[{index}] should be a tool with a name, a description and parameters")
     parameters = item.get("parameters")
     if isinstance(parameters, str):
-        parameters = _json(parameters, f"tools[{place}].parameters")
+        parameters = _json(parameters, f"tools[{index}].parameters")
     return Tool(item["name"], str(item.get("description") or ""), dict(parameters or {"type": "object"}))
 
 
@@ -284,26 +284,26 @@ def conversation_tokens(
     turns: list[dict[str, Any]] = []
     last = max(conversation.trained)
     before: int | None = None
-    for place in (place for place in conversation.answers if 0 < place <= last):
+    for index in (index for index in conversation.answers if 0 < index <= last):
         try:
             prompt = None
-            if before is not None and before + 1 < place:
+            if before is not None and before + 1 < index:
                 earlier = turns[-1]["prompt_ids"], turns[-1]["completion_ids"]
-                new = messages[before + 1 : place]
+                new = messages[before + 1 : index]
                 prompt = renderer.extend(*earlier, messages[: before + 1], new, tools, enable_thinking=enable_thinking)
             if prompt is None:
-                prompt = renderer.render(messages[:place], tools, enable_thinking=enable_thinking)
+                prompt = renderer.render(messages[:index], tools, enable_thinking=enable_thinking)
             answer = answer_ids(
                 renderer,
-                messages[:place],
-                cast(AssistantMessage, messages[place]),
+                messages[:index],
+                cast(AssistantMessage, messages[index]),
                 tools,
                 enable_thinking=enable_thinking,
             )
         except ModelError as error:
-            raise DatasetError(f"message {place}: {error}") from None
-        turns.append(_turn(prompt, answer, carries_loss=place in conversation.trained))
-        before = place
+            raise DatasetError(f"message {index}: {error}") from None
+        turns.append(_turn(prompt, answer, carries_loss=index in conversation.trained))
+        before = index
     return _sequences(turns, name)
 
 
@@ -336,4 +336,4 @@ def _turn(prompt: list[int], answer: list[int], *, carries_loss: bool) -> dict[s
 
 def _sequences(turns: Sequence[dict[str, Any]], name: str) -> list[TokenSequence]:
     steps = [cast(TrajectoryStep, {"tokens": turn}) for turn in turns]
-    return [found for found in sequences_of(steps, temperature=1.0, rollout=name) if found.trained.any()]
+    return [sequence for sequence in sequences_of(steps, temperature=1.0, rollout=name) if sequence.trained.any()]

@@ -84,7 +84,7 @@ def load_checkpoint(root: Path, step: int) -> Checkpoint:
     """The checkpoint of one step. Raises `RunError` when it is not there or does not verify."""
     path = root / f"step_{step}"
     if not path.is_dir():
-        steps = ", ".join(str(found.step) for found in reversed(checkpoints_in(root))) or "none"
+        steps = ", ".join(str(checkpoint.step) for checkpoint in reversed(checkpoints_in(root))) or "none"
         raise RunError(f"{root}: there is no checkpoint of step {step}; there are: {steps}.")
     if fault := fault_of(path):
         raise RunError(f"{path}: {fault}. Choose another step.")

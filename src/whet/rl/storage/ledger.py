@@ -131,5 +131,5 @@ class NameSet:
 
 def _record(line: bytes) -> tuple[int, list[str]]:
     """Raises `ValueError`, `KeyError` or `TypeError` for what is no line of a ledger."""
-    found = json.loads(line)
-    return int(found["step"]), [str(group) for group in found["groups"]]
+    record = json.loads(line)
+    return int(record["step"]), [str(group) for group in record["groups"]]

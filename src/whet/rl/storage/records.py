@@ -217,8 +217,8 @@ def discard_after(rollouts: Path, step: int) -> None:
 def _later(directory: Path, step: int) -> list[Path]:
     """What is named after a later step, in order."""
     paths = directory.iterdir() if directory.is_dir() else ()
-    found = [(int(match[1]), path) for path in paths if (match := NUMBERED.fullmatch(path.stem))]
-    return [path for number, path in sorted(found) if number > step]
+    numbered = [(int(match[1]), path) for path in paths if (match := NUMBERED.fullmatch(path.stem))]
+    return [path for number, path in sorted(numbered) if number > step]
 
 
 def repair_lines(path: Path, keys: Mapping[str, type]) -> list[str]:

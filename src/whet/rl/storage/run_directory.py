@@ -117,32 +117,32 @@ def config_differences(saved: Mapping[str, Any], config: TrainingConfig) -> list
 
 def as_now(saved: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
     """What a run that began with `saved` would be configured with if it began now."""
-    found = completed(saved, config)
+    whole = completed(saved, config)
     for section, key in DTYPES:  # `auto` of a run that began before the key existed, when all was float32
-        if found.get(section, {}).get(key) == "auto":
-            found[section] = {**found[section], key: "float32"}
-    return found
+        if whole.get(section, {}).get(key) == "auto":
+            whole[section] = {**whole[section], key: "float32"}
+    return whole
 
 
 def completed(saved: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
     """`saved`, in which a key that it lacks has its default: a run that began before a key existed did what the default
     does. Optional sections and rows of tables that it lacks stay absent."""
-    found = dict(saved)
+    whole = dict(saved)
     for name, field in type(config).model_fields.items():
         now, default = getattr(config, name), field.get_default(call_default_factory=True)
-        if name not in found:
+        if name not in whole:
             if default is not PydanticUndefined:
                 constructed = type(config).model_construct(**{name: default})
-                found |= constructed.model_dump(mode="json", include={name}, exclude_none=True)
-        elif isinstance(now, BaseModel) and isinstance(found[name], Mapping):
-            found[name] = completed(found[name], now)
-        elif isinstance(now, tuple) and isinstance(found[name], list):
+                whole |= constructed.model_dump(mode="json", include={name}, exclude_none=True)
+        elif isinstance(now, BaseModel) and isinstance(whole[name], Mapping):
+            whole[name] = completed(whole[name], now)
+        elif isinstance(now, tuple) and isinstance(whole[name], list):
             known = [
                 completed(row, model) if isinstance(model, BaseModel) and isinstance(row, Mapping) else row
-                for row, model in zip(found[name], now, strict=False)
+                for row, model in zip(whole[name], now, strict=False)
             ]
-            found[name] = known + found[name][len(known) :]
-    return found
+            whole[name] = known + whole[name][len(known) :]
+    return whole
 
 
 FILE = "environments.json"
@@ -162,8 +162,8 @@ def identities_of(trained: Iterable[TrainingEnvConfig], evaluated: Iterable[Trai
 def read_identities(run: Path) -> Identities | None:
     """What the run recorded; None for one that began before runs did. Raises `RunError` for a damaged file."""
     try:
-        found: Identities = json.loads((run / FILE).read_text(encoding="utf-8"))
-        return {kind: {name: dict(one) for name, one in found[kind].items()} for kind in (TRAINED, EVALUATED)}
+        identities: Identities = json.loads((run / FILE).read_text(encoding="utf-8"))
+        return {kind: {name: dict(one) for name, one in identities[kind].items()} for kind in (TRAINED, EVALUATED)}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -56,19 +56,19 @@ def starting_model(model: str) -> str:
 
     Raises `RunError` for a checkpoint that cannot be trusted, and `ModelLoadError` where its base model is gone.
     """
-    found = _checkpoint(model)
-    if found is None:
+    checkpoint = _checkpoint(model)
+    if checkpoint is None:
         return model
-    run, step = found
+    run, step = checkpoint
     return str(_exported(run, step, "merged" if open_run(run).config.get("lora") else "model"))
 
 
 def starting_adapter(lora: LoraConfig | None) -> LoraConfig | None:
     """The same section, its `path` an adapter where it was a checkpoint. Raises what `starting_model` raises."""
-    found = None if lora is None or lora.path is None else _checkpoint(lora.path)
-    if lora is None or found is None:
+    checkpoint = None if lora is None or lora.path is None else _checkpoint(lora.path)
+    if lora is None or checkpoint is None:
         return lora
-    run, step = found
+    run, step = checkpoint
     if not open_run(run).config.get("lora"):
         raise ConfigError(f"[lora] path: {lora.path} holds all weights and no adapter; give it as model instead")
     return lora.model_copy(update={"path": str(_exported(run, step, "peft"))})

@@ -94,29 +94,31 @@ def _last_step(rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    found = differences(before, now, ABSENT)
-    return {path: pair for path, pair in found.items() if path not in OF_THE_RUN_ITSELF}
+    changes = differences(before, now, ABSENT)
+    return {path: pair for path, pair in changes.items() if path not in OF_THE_RUN_ITSELF}
 
 
 def changed(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a config sets to another value than its default, by path; of an optional section all there is."""
     kind = SftConfig if "data" in config else RunConfig
-    found = _differences(_defaults(kind), config)
+    changes = _differences(_defaults(kind), config)
     # What a run made of `auto` says nothing where it is the plain dtype.
-    return {path: now for path, (default, now) in found.items() if now not in (ABSENT, PLAIN.get(str(default), ABSENT))}
+    return {
+        path: now for path, (default, now) in changes.items() if now not in (ABSENT, PLAIN.get(str(default), ABSENT))
+    }
 
 
 def _defaults(model: type[BaseModel]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         value = field.get_default(call_default_factory=True)
         if isinstance(value, BaseModel):
-            found[name] = value.model_dump(mode="json", exclude_none=True)
+            values[name] = value.model_dump(mode="json", exclude_none=True)
         elif value is PydanticUndefined and (section := _section(field.annotation)) is not None:
-            found[name] = _defaults(section)
+            values[name] = _defaults(section)
         elif value is not PydanticUndefined and value is not None:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:

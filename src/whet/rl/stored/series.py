@@ -57,15 +57,15 @@ def chosen(rows: Sequence[Row], wanted: Sequence[str], every: int = 1) -> tuple[
     The last row is always there. Raises `RunError` for a name that no row has.
     """
     known = names(rows)
-    found: dict[str, None] = {}
+    picked: dict[str, None] = {}
     for name in wanted:
         matching = [one for one in known if one == name or (name.endswith("/") and one.startswith(name))]
         if not matching:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known) or 'none yet'}."
             raise RunError(f"there is no metric {name!r} in this run. {hint}")
-        found |= dict.fromkeys(matching)
-    columns = list(found) or known
+        picked |= dict.fromkeys(matching)
+    columns = list(picked) or known
     with_values = [row for row in rows if any(name in row for name in columns)]
     last = len(with_values) - 1
     return columns, [row for index, row in enumerate(with_values) if index % every == 0 or index == last]
@@ -84,8 +84,8 @@ def recent(values: Sequence[float]) -> float | None:
 
 def held_out(evaluations: Sequence[EvalReport]) -> dict[tuple[str, str], list[tuple[int, float]]]:
     """(environment, way of sampling) -> (step, reward) of each evaluation, in order."""
-    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    scores: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for report in evaluations:
         for score in report.scores:
-            found.setdefault((score.environment, score.sampling), []).append((report.step, score.reward))
-    return found
+            scores.setdefault((score.environment, score.sampling), []).append((report.step, score.reward))
+    return scores

@@ -76,8 +76,8 @@ class StoredTraining(StoredRun):
 
     def checkpoints(self) -> list[tuple[int, str | None]]:
         """(step, why it cannot be trusted or None), oldest first. Every file is read and hashed."""
-        found = checkpoints_in(RunDirectory(self.directory).checkpoints)
-        return [(one.step, fault_of(one.path)) for one in reversed(found)]
+        checkpoints = checkpoints_in(RunDirectory(self.directory).checkpoints)
+        return [(one.step, fault_of(one.path)) for one in reversed(checkpoints)]
 
 
 def open_run(run: str | Path) -> StoredTraining:
@@ -92,8 +92,8 @@ def find_runs(folder: Path = RUNS) -> list[StoredTraining]:
     folder.
     """
     check_folder(folder, "whet train")
-    found = [_read_as_far_as_possible(path.parent) for path in folder.glob("*/config.toml") if path.is_file()]
-    return sorted(found, key=lambda run: run.when, reverse=True)
+    runs = [_read_as_far_as_possible(path.parent) for path in folder.glob("*/config.toml") if path.is_file()]
+    return sorted(runs, key=lambda run: run.when, reverse=True)
 
 
 def _is_run(path: Path) -> bool:

@@ -60,7 +60,7 @@ def _head(run: StoredTraining) -> dict[str, Any]:
     }
 
 
-def print_heads(found: Sequence[Mapping[str, Any]], console: Console) -> None:
+def print_heads(entries: Sequence[Mapping[str, Any]], console: Console) -> None:
     """The list of runs; then how to continue those that ended too early."""
     rows = [
         {
@@ -72,9 +72,9 @@ def print_heads(found: Sequence[Mapping[str, Any]], console: Console) -> None:
             "trained on": safe_text(", ".join(head["environments"]) or head["imitates"] or "", 60),
             "when": head["when"],
         }
-        for head in found
+        for head in entries
     ]
-    print_list(rows, RIGHT, ((head["fault"], head["resume"]) for head in found), console)
+    print_list(rows, RIGHT, ((head["fault"], head["resume"]) for head in entries), console)
 
 
 def summary(run: StoredTraining) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def rollouts_of(
 
 def newest_step(directory: Path) -> int:
     """Raises `RunError` where no step has rollouts."""
-    steps = [int(found[1]) for path in directory.glob("step_*.jsonl") if (found := re.search(r"step_(\d+)", path.name))]
+    steps = [int(match[1]) for path in directory.glob("step_*.jsonl") if (match := re.search(r"step_(\d+)", path.name))]
     if not steps:
         raise RunError(f"{directory}: no step with rollouts has been trained yet; a run of `whet train sft` has none.")
     return max(steps)

@@ -119,11 +119,11 @@ def duration(value: Any) -> Any:
     """`"90"`, `"1.5h"`, `"2h 30min"` in seconds; what is no text is left to others."""
     if not isinstance(value, str):
         return value
-    found = re.findall(r"(\d+(?:\.\d+)?)\s*([a-z]*)\s*", value.strip())
+    pairs = re.findall(r"(\d+(?:\.\d+)?)\s*([a-z]*)\s*", value.strip())
     whole = re.fullmatch(r"(?:\d+(?:\.\d+)?\s*[a-z]*\s*)+", value.strip())
-    if whole is None or any(unit and unit not in UNITS for _, unit in found):
+    if whole is None or any(unit and unit not in UNITS for _, unit in pairs):
         raise ValueError('expected seconds, or a text such as "90 s", "45 min", "2h 30min"')
-    return sum(float(number) * UNITS[unit or "s"] for number, unit in found)
+    return sum(float(number) * UNITS[unit or "s"] for number, unit in pairs)
 
 
 class BudgetConfig(StrictModel):

@@ -251,8 +251,8 @@ class TrainingRun(ABC):
             after = f" after {limit} restart{'s' * (limit != 1)}" if limit else ""
             raise TrainingError(f"{error}; the run ends{after} (learner.max_restarts = {limit})") from None
         newest = next(iter(checkpoints_in(self.directory.checkpoints)), None)
-        place = "the beginning: there is no checkpoint" if newest is None else f"the checkpoint of step {newest.step}"
-        self.monitor.note(f"{error}. The learner starts again from {place} ({restarts} of {limit} restarts)")
+        start = "the beginning: there is no checkpoint" if newest is None else f"the checkpoint of step {newest.step}"
+        self.monitor.note(f"{error}. The learner starts again from {start} ({restarts} of {limit} restarts)")
 
     def _restored(self, passed_over: Sequence[str]) -> list[str]:
         """Lines about the learner that has just been loaded: where its ranks are, which checkpoints are damaged."""
@@ -301,7 +301,7 @@ class TrainingRun(ABC):
 
         def request_stop(_: int) -> None:
             self.monitor.note(
-                "stopping: the work under way ends first, then a checkpoint is written; a second signal ends at once"
+                "stopping: the current work ends first, then a checkpoint is written; a second signal ends at once"
             )
             stop.set()
 

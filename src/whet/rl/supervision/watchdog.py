@@ -95,7 +95,7 @@ class Stall:
     def describe(self) -> str:
         """One line for people: who waits for what for how long, and what is usual."""
         wait = self.wait
-        detail = f" ({found})" if wait.detail is not None and (found := wait.detail()) else ""
+        detail = f" ({text})" if wait.detail is not None and (text := wait.detail()) else ""
         usual = "" if self.usual is None else f"; the longest so far took {seconds(self.usual)}"
         return f"{wait.who} has waited {seconds(self.waited)} for {wait.awaited}{detail}{usual}"
 

@@ -39,7 +39,7 @@ from whet.inference.protocol import (
 from whet.rl.data.lengths import Lengths
 from whet.rl.supervision.watchdog import ENGINE, STALLED, Stall, WaitTable, WatchdogConfig, WatchedWait, seconds
 from whet.system.children import Listener
-from whet.system.signals import environment_code, place
+from whet.system.signals import environment_code, line_of
 
 SIGNAL = signal.SIGUSR2
 LISTENER = """
@@ -227,7 +227,7 @@ class Watchdog:
         if wait is None or not wait.runs_rollouts or stood_still < self.config.report_seconds:
             return
         code = environment_code(frame) or frame
-        line = f"{wait.awaited} has kept the event loop for {seconds(stood_still)}: it is in {place(code)}"
+        line = f"{wait.awaited} has kept the event loop for {seconds(stood_still)}: it is in {line_of(code)}"
         if self._reported_beat != self._beat:
             self._reported_beat = self._beat
             if self._say is not None:

@@ -85,8 +85,8 @@ class _Checkpoint:
         self.names = sorted(self._file_of)
 
     def get_tensor(self, name: str) -> torch.Tensor:
-        found: torch.Tensor = self._file_of[name].get_tensor(name)
-        return found
+        tensor: torch.Tensor = self._file_of[name].get_tensor(name)
+        return tensor
 
 
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
@@ -146,9 +146,9 @@ class _Held:
 
     def target(self, name: str) -> str | None:
         """Under which name vLLM holds the checkpoint's tensor `name`."""
-        if found := _EXPERT.search(name):
-            stacked = "w2" if found[1] == "down" else "w13"
-            beginning = name[: found.start()] + ".experts."
+        if match := _EXPERT.search(name):
+            stacked = "w2" if match[1] == "down" else "w13"
+            beginning = name[: match.start()] + ".experts."
             return next((own for own in self._parameters if _is_stack(own, beginning, stacked)), None)
         *path, module, kind = name.split(".")
         candidate = ".".join([*path, self._whole.get(module, module), kind])
@@ -181,8 +181,8 @@ class _Parameter:
         """Columns [rows, len(indices)] of a packed matrix: products with rows of the identity are exact."""
         rows = torch.zeros(len(indices), self._width, dtype=self.value.dtype, device=self.value.device)
         rows[torch.arange(len(indices)), indices] = 1
-        found: torch.Tensor = self.module.quant_method.apply(self.module, rows, None)
-        return found.T
+        columns: torch.Tensor = self.module.quant_method.apply(self.module, rows, None)
+        return columns.T
 
 
 def _compare(model: Any, file: Any, names: list[str], loads: int) -> tuple[list[str], list[str]]:
@@ -220,11 +220,11 @@ def _packed_equal(parameter: _Parameter, file: Any, sources: list[str], loads: i
     width = tensors[0].shape[-1]
     first, step = (0, 1) if loads == 0 else (loads % _SHARE, _SHARE)
     indices = torch.arange(first, width, step)
-    found = parameter.columns(indices)
-    if found.shape[0] < sum(tensor.shape[0] for tensor in tensors):  # a vocabulary is padded with zeros
+    columns = parameter.columns(indices)
+    if columns.shape[0] < sum(tensor.shape[0] for tensor in tensors):  # a vocabulary is padded with zeros
         return None
-    sent = sum(int(_bits(tensor[:, indices].to(found.dtype))) for tensor in tensors)
-    return int(_bits(found)) == sent
+    sent = sum(int(_bits(tensor[:, indices].to(columns.dtype))) for tensor in tensors)
+    return int(_bits(columns)) == sent
 
 
 def own_heads(module: Any, sources: list[str], sent: list[torch.Tensor]) -> list[torch.Tensor] | None:
@@ -246,12 +246,12 @@ def own_heads(module: Any, sources: list[str], sent: list[torch.Tensor]) -> list
     }
     modules = [source.split(".")[-2] for source in sources]
     if modules == ["qkv_proj"]:  # a checkpoint that has them in one
-        found = dict(zip(own, sent[0].split([rows for _, _, rows in own.values()]), strict=True))
+        tensors = dict(zip(own, sent[0].split([rows for _, _, rows in own.values()]), strict=True))
     else:
-        found = {name[0]: tensor for name, tensor in zip(modules, sent, strict=True)}
-    if found.keys() != own.keys():
+        tensors = {name[0]: tensor for name, tensor in zip(modules, sent, strict=True)}
+    if tensors.keys() != own.keys():
         return None
-    return [found[name][part * rows :][:rows] for name, (part, rows, _) in own.items()]
+    return [tensors[name][part * rows :][:rows] for name, (part, rows, _) in own.items()]
 
 
 class _Ranks:

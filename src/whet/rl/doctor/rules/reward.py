@@ -119,8 +119,8 @@ def _cause(run: RunRecord, rows: list[Row], rewards: MetricSeries) -> tuple[str,
 
 def _share(run: RunRecord, rows: list[Row], field: str, metric: str, rewards: MetricSeries) -> float:
     """Of the environment's rollouts where there are some, else of all of the run's; 0 where neither is known."""
-    found, whole = share(rows, field), run.recent(metric, len(rewards))
-    return found if found is not None else whole.mean if len(whole) else 0.0
+    series, whole = share(rows, field), run.recent(metric, len(rewards))
+    return series if series is not None else whole.mean if len(whole) else 0.0
 
 
 def uncredited(rows: Sequence[Row]) -> list[Row]:
