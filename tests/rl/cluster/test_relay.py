@@ -43,7 +43,7 @@ def socket(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def relay(socket: Path) -> Iterator[KeyedRelay]:
-    made = KeyedRelay(socket, "127.0.0.1", "authorization", "Bearer right")
+    made = KeyedRelay(socket, "127.0.0.1", "right")
     yield made
     made.close()
 

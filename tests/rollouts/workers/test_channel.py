@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from whet.errors import ConfigError, MissingExtraError, ModelError, OverlongPromptError
-from whet.rollouts.workers.channel import BrokenFrameError, error_from_words, error_to_words, read_head
+from whet.rollouts.workers.channel import read_head
+from whet.system.channel import BrokenFrameError, error_from_words, error_to_words
 
 
 def test_a_frame_is_a_line_of_json_and_rows_as_they_stand_in_the_file() -> None:

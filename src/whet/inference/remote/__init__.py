@@ -1,1 +1,1 @@
-"""An engine in another process: client, connection and wire format."""
+"""An engine in another process, and connections to engine servers."""

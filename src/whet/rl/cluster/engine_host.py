@@ -3,9 +3,11 @@
 It is the server that a run on one machine has: the process of the embedded engine, or a vLLM server behind its guard.
 Each ends with the actor's process, and that ends with the run: Ray ends the actors of a driver that is gone.
 
-`KeyedRelay`: a Unix socket on a TCP port of this node, for connections that have the key.
+The embedded engine listens by TCP, and takes connections that prove to have its key (`remote_engine.py`).
 
-An engine's server listens on a Unix socket, since vLLM guards some of its paths only. On a cluster the run is on
+`KeyedRelay`: the Unix socket of a vLLM server on a TCP port of this node, for connections that have the key.
+
+A vLLM server listens on a Unix socket, since vLLM guards some of its paths only. On a cluster the run is on
 another host. So the first request of each connection has to have the key in a header. Before that not a byte is passed
 on, and after it all of them, as they are.
 """
@@ -81,10 +83,8 @@ class EngineHost:
 
         here = ray.get_runtime_context()
         host = ray.util.get_node_ip_address()
-        server, socket, header, key = self._embedded() if self._hosted.embedded else self._vllm()
-        value = f"Bearer {key}" if header == "authorization" else key
-        self._relay = KeyedRelay(socket, host, header, value)
-        return EngineAddress(host, self._relay.port, key, here.get_node_id(), (os.getpid(), server))
+        server, port, key = self._embedded(host) if self._hosted.embedded else self._vllm(host)
+        return EngineAddress(host, port, key, here.get_node_id(), (os.getpid(), server))
 
     def wait(self) -> str | None:
         """Why the server has ended, once it has; None where it was stopped."""
@@ -102,17 +102,18 @@ class EngineHost:
             self._server.close()
         self._context.__exit__(None, None, None)
 
-    def _embedded(self) -> tuple[int, Path, str, str]:
+    def _embedded(self, host: str) -> tuple[int, int, str]:
+        """Its process, port and key."""
         from whet.inference.model_names import resolve_model
-        from whet.inference.remote.engine_wire import KEY_HEADER
         from whet.rl.supervision.engine_process import EngineProcess
 
-        process = EngineProcess(resolve_model(self._hosted.model), self._directory, **self._hosted.embedded)
-        self._server = process
+        model = resolve_model(self._hosted.model)
+        self._server = process = EngineProcess(model, self._directory, host=host, **self._hosted.embedded)
         process.engine(gone=EngineError)
-        return process.pid, process.socket, KEY_HEADER, process.key
+        assert not isinstance(process.address, Path)
+        return process.pid, process.address[1], process.key
 
-    def _vllm(self) -> tuple[int, Path, str, str]:
+    def _vllm(self, host: str) -> tuple[int, int, str]:
         from whet.inference.model_names import resolve_model
         from whet.inference.vllm.interpreter import find_vllm
         from whet.inference.vllm.members import start_server
@@ -127,7 +128,8 @@ class EngineHost:
         )
         asyncio.run(server.ready())
         assert server.pid is not None
-        return server.pid, server.socket, "authorization", server.key
+        self._relay = KeyedRelay(server.socket, host, server.key)
+        return server.pid, self._relay.port, server.key
 
 
 LONGEST_HEAD = 64 << 10
@@ -139,9 +141,9 @@ REFUSED = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\
 class KeyedRelay:
     """Listens from a thread of its own until it is closed, or the process ends."""
 
-    def __init__(self, socket: Path, host: str, header: str, value: str) -> None:
-        """`header` and `value` are what requests have to have; `host` is the address to listen at."""
-        self._socket, self._expected = socket, (header.lower().encode(), value.encode())
+    def __init__(self, socket: Path, host: str, key: str) -> None:
+        """`key` is what requests have to have in `authorization`; `host` is the address to listen at."""
+        self._socket, self._expected = socket, f"Bearer {key}".encode()
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server = self._loop.run_until_complete(
@@ -178,8 +180,8 @@ class KeyedRelay:
 
     def _has_key(self, head: bytes) -> bool:
         lines = (line.partition(b":") for line in head.split(b"\r\n")[1:])
-        values = [value.strip() for name, _, value in lines if name.strip().lower() == self._expected[0]]
-        return len(values) == 1 and hmac.compare_digest(values[0], self._expected[1])
+        values = [value.strip() for name, _, value in lines if name.strip().lower() == b"authorization"]
+        return len(values) == 1 and hmac.compare_digest(values[0], self._expected)
 
     async def _pass_on(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Until one of both sides is closed: then the other one is, which is how a request is given up."""

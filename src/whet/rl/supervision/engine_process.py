@@ -1,24 +1,23 @@
 """`EngineProcess`: the embedded engine in a process of its own, so that it samples while rollouts and scoring compute.
 
-The process loads the model, listens on a Unix socket in the run's private directory, and answers `RemoteEngine` in the
-run's own process, which renders, parses and scores. It ends with its parent, however that ends, and leaves Ctrl-C to
-it. Its warnings are passed on by `log`.
+The process loads the model, listens on a Unix socket in the run's private directory (on a cluster by TCP), and answers
+`RemoteEngine` in the run's own process, which renders, parses and scores. It ends with its parent, however that ends,
+and leaves Ctrl-C to it. Its warnings are passed on by `log`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from whet.errors import MissingExtraError, TrainingError, WhetError
-from whet.inference.remote.remote_engine import RemoteEngine
+from whet.errors import TrainingError, WhetError
+from whet.inference.remote.remote_engine import EngineServer, RemoteEngine
 from whet.rl.supervision.child_log import ChildLog, tell_parent
 from whet.system.children import follow_parent, how_it_ended, process_context
 from whet.system.loading_time import rare_collections
@@ -30,17 +29,22 @@ READY_WITHIN_S = 1800.0
 class EngineProcess:
     """Started when made; `engine` waits until it is ready."""
 
-    def __init__(self, model: Path, directory: Path, *, ready_within_s: float = READY_WITHIN_S, **options: Any) -> None:
+    def __init__(
+        self,
+        model: Path,
+        directory: Path,
+        *,
+        host: str | None = None,
+        ready_within_s: float = READY_WITHIN_S,
+        **options: Any,
+    ) -> None:
         """Begin to load `model`. `directory` is private and short of name, `options` are those of `load_policy`.
 
-        `socket` is where the engine will answer requests that have `key`.
+        `address` is where the engine will answer requests that have `key`: a Unix socket, or `host` and the port that
+        is known once `engine` has returned.
         """
-        try:
-            import httptools  # noqa: F401  # here, where it can be said before anything is started
-            import uvicorn  # noqa: F401
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("an engine in a process of its own", "train") from error
-        self.socket, self.key = directory / "engine.sock", secrets.token_urlsafe(32)
+        self.address: Path | tuple[str, int] = directory / "engine.sock" if host is None else (host, 0)
+        self.key = secrets.token_urlsafe(32)
         self._ready_within_s = ready_within_s
         self._asked_why = False
         context = process_context()
@@ -48,7 +52,7 @@ class EngineProcess:
         self.log = ChildLog("engine")
         self._process = context.Process(  # type: ignore[attr-defined]  # every context has it
             target=_run,
-            args=(theirs, self.log.theirs, self.socket, self.key, model, options),
+            args=(theirs, self.log.theirs, self.address, self.key, model, options),
             name="whet engine",
             daemon=True,
         )
@@ -73,12 +77,13 @@ class EngineProcess:
         if not self._word.poll():  # so it has ended, if only just now
             raise self._gone("")
         try:
-            failure = self._word.recv()
+            answer = self._word.recv()
         except EOFError:
             raise self._gone("") from None
-        if failure is not None:
-            raise failure
-        return RemoteEngine(self.socket, self.key, gone=gone or self._gone)
+        if isinstance(answer, Exception):
+            raise answer
+        self.address = answer
+        return RemoteEngine(self.address, self.key, gone=gone or self._gone)
 
     def failure(self) -> str | None:
         """Why the process has ended, in words; None while it runs."""
@@ -91,7 +96,8 @@ class EngineProcess:
         self._process.join()
         self._word.close()
         self.log.close()
-        self.socket.unlink(missing_ok=True)
+        if isinstance(self.address, Path):
+            self.address.unlink(missing_ok=True)
 
     def _gone(self, reason: str) -> TrainingError:
         if not self._asked_why:  # it may be about to end; every request asks, and the event loop waits meanwhile
@@ -108,7 +114,7 @@ class EngineProcess:
 def _run(
     word: connection.Connection,
     log: connection.Connection,
-    path: Path,
+    address: Path | tuple[str, int],
     key: str,
     model: Path,
     options: Mapping[str, Any],
@@ -121,43 +127,23 @@ def _run(
             from whet.inference.loading import load_policy, read_model
 
             files = read_model(str(model), announce=False)  # the run has said what there is to say
-            engine = load_policy(files, **{"repeatable": False, **options}).engine
+            engine: Any = load_policy(files, **{"repeatable": False, **options}).engine
         hears.attach()
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listening.bind(str(path))
-        path.chmod(0o600)
-        listening.listen(2048)
+        if isinstance(address, Path):
+            listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listening.bind(str(address))
+            address.chmod(0o600)
+        else:
+            listening = socket.create_server(address)
+            address = listening.getsockname()[:2]
     except (WhetError, OSError) as error:
         word.send(error if isinstance(error, WhetError) else TrainingError(f"the engine cannot listen: {error}"))
         return
-    word.send(None)
+    listening.listen()
+    word.send(address)
     from whet.gateway.serve import event_loop_factory
 
-    with listening, asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-        runner.run(_serve(engine, key, listening))
-
-
-async def _serve(engine: Any, key: str, listening: socket.socket) -> None:
-    import uvicorn
-
-    from whet.gateway.connections import raise_open_files
-    from whet.gateway.engine_server import EngineServer
-
-    class Server(uvicorn.Server):
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            """Signals are the parent's business."""
-            yield
-
-    raise_open_files()  # a connection for each request that is being answered
     gc.collect()
     gc.freeze()  # what is loaded stays: a collection that visits all of torch stops every answer
-    settings = uvicorn.Config(
-        EngineServer(engine, key),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        timeout_keep_alive=86_400,  # connections end with the run
-        backlog=2048,
-    )
-    await Server(settings).serve(sockets=[listening])
+    with listening, asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+        runner.run(EngineServer(engine, key).serve(listening))

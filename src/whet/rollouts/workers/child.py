@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from whet.rollouts.jobs import RolloutJob
-from whet.rollouts.workers.channel import BrokenFrameError, Channel
 from whet.rollouts.workers.started import LocalProcess, Starter
+from whet.system.channel import BrokenFrameError, Channel
 from whet.types import Response
 
 LOOK_S = 1.0  # for what a dead worker has sent to arrive, and for one that has hung up to be gone

@@ -14,9 +14,9 @@ from typing import Any
 from whet.clients.client import Client
 from whet.messages import normalize_messages
 from whet.rollouts.jobs import Parts
-from whet.rollouts.workers.channel import error_to_words
 from whet.rollouts.workers.child import Child
 from whet.rollouts.workers.state_record import response_of
+from whet.system.channel import error_to_words
 from whet.types import State, Tool
 
 

@@ -26,13 +26,14 @@ from whet.rollouts.limits import Limit
 from whet.rollouts.states import failed_state
 from whet.rollouts.workers.assignment import JobQueue, own_workers, shares
 from whet.rollouts.workers.awaited import AwaitedJobs
-from whet.rollouts.workers.channel import BrokenFrameError, error_from_words, read_head
+from whet.rollouts.workers.channel import read_head
 from whet.rollouts.workers.child import Child, is_picklable
 from whet.rollouts.workers.parent_model import ParentModels
 from whet.rollouts.workers.process import Orders
 from whet.rollouts.workers.started import LocalProcess, Starter
 from whet.rollouts.workers.state_record import state_of_line
 from whet.system.cancellation import GRACE_S
+from whet.system.channel import BrokenFrameError, error_from_words
 from whet.types import RolloutOutput, State
 
 READY_S = 120.0  # for a worker to load its environments, and ten times as long as that took here

@@ -30,10 +30,10 @@ from whet.errors import WhetError
 from whet.rollouts.jobs import AnyClient, JobEnv, Parts, RolloutJob, RolloutRecipe, run_job
 from whet.rollouts.limits import SharedLimit
 from whet.rollouts.pace import paced
-from whet.rollouts.workers.channel import LENGTH_BYTES, Channel, error_from_words, error_to_words
 from whet.rollouts.workers.state_record import Answers, state_line, turns_before
 from whet.system import cancellation
 from whet.system.cancellation import cancel
+from whet.system.channel import LENGTH_BYTES, Channel, error_from_words, error_to_words
 from whet.system.children import kill_group, when_closed
 from whet.system.quiet import Quiet
 from whet.types import Messages, Response, SamplingArgs, State, Tool
