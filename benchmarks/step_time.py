@@ -90,12 +90,12 @@ Plan = tuple[str, str, str, dict[str, Any]]
 
 def make_model(directory: Path) -> None:
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-    from whet.models.tokenizer import build_tokenizer
+    from whet.models import tiny
 
     torch.manual_seed(0)
-    tokenizer = build_tokenizer()
+    tokenizer = AutoTokenizer.from_pretrained(tiny.path())
     end = tokenizer.eos_token_id
     model = Qwen3ForCausalLM(Qwen3Config(**SHAPE, eos_token_id=end, pad_token_id=tokenizer.pad_token_id))
     model.save_pretrained(directory)

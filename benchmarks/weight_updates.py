@@ -47,12 +47,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.protocol import SampleRequest, SamplingParams
 from whet.inference.remote.remote_engine import RemoteEngine
-from whet.models.tokenizer import build_tokenizer
+from whet.models import tiny
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.torch_learner import TorchLearner
@@ -202,7 +202,7 @@ def checkpoint(directory: Path, size: str) -> None:
         tie_word_embeddings=True,
     )
     Qwen3ForCausalLM(config).save_pretrained(directory)
-    build_tokenizer().save_pretrained(directory)
+    AutoTokenizer.from_pretrained(tiny.path()).save_pretrained(directory)
     os.sync()  # or it is written during the measurement
 
 

@@ -101,7 +101,6 @@ NEED = {
     "service rotate-key": "service",
     "cluster check": "train",
     "cluster check a.toml": "train",
-    "model build-tiny": "train",
     "model list": "train",
     "model convert a b": "train",
 }

@@ -11,11 +11,11 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from scripts.tiny_model.tokenizer import build_tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from whet.gateway.app import Gateway
 from whet.inference.loading import load_policy
-from whet.models.tokenizer import build_tokenizer
 
 CONTEXT = 4096
 

@@ -7,11 +7,11 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from scripts.tiny_model.tokenizer import build_tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from whet.gateway.wire import TurnRequest
 from whet.inference.loading import load_policy
-from whet.models.tokenizer import build_tokenizer
 from whet.types import UserMessage
 
 TURNS = 50

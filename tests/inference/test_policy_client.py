@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from scripts.tiny_model.tokenizer import build_tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from whet.errors import ConfigError, ModelLoadError, OverlongPromptError
 from whet.inference.loading import Policy, load_policy
 from whet.inference.model_names import resolve_model
-from whet.models.tokenizer import build_tokenizer
 from whet.types import Response, State, UserMessage
 
 

@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from scripts.tiny_model.tokenizer import build_tokenizer
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
 
 from whet.errors import ConfigError
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.protocol import SampleRequest, SamplingParams
-from whet.models.tokenizer import build_tokenizer
 from whet.rl.config import RunConfig
 from whet.rl.data.batch import pack, sequences_of
 from whet.rl.data.metrics import without_clock

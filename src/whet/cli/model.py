@@ -1,4 +1,4 @@
-"""`whet model`: the models on this machine, getting and converting them, and the recipe of whet/tiny."""
+"""`whet model`: the models on this machine, getting and converting them."""
 
 from __future__ import annotations
 
@@ -7,33 +7,10 @@ from typing import Annotated
 
 import typer
 
-from whet.cli.output import JsonOption, extra, print_result, progress_bar
+from whet.cli.output import JsonOption, extra, print_result
 from whet.inference.model_names import MODEL_HELP
 
 app = typer.Typer(rich_markup_mode=None)
-
-
-@app.command("build-tiny")
-def build_tiny(
-    out: Annotated[Path, typer.Option(help="Directory to write the model to.")] = Path("tiny"),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of its data and its first weights.")] = 0,
-    json_output: JsonOption = False,
-) -> None:
-    """Make whet/tiny from data that whet generates: the recipe of the model that ships with the package.
-
-    Takes about 20 minutes on two cores.
-
-    \b
-    Examples:
-      whet model build-tiny
-      whet model build-tiny --out my-tiny --seed 1
-    """
-    with extra("train", "building a model"):
-        from whet.models.build import build_tiny as build
-        from whet.models.card import describe
-    with progress_bar(quiet=json_output) as progress:
-        build(out, seed=seed, progress=progress)
-    print_result(describe(out), json_output)
 
 
 @app.command("list")
@@ -64,8 +41,7 @@ def get(
       whet model get Qwen/Qwen3-0.6B
     """
     with extra("train", "getting a model"):
-        from whet.models.card import describe
-        from whet.models.local_models import get_model
+        from whet.models.local_models import describe, get_model
 
         description = describe(get_model(model))
     print_result(description | {"model": model}, json_output)
@@ -111,7 +87,7 @@ def show(
       whet model show runs/quickstart/model --json
     """
     with extra("train", "describing a model"):
-        from whet.models.card import describe
+        from whet.models.local_models import describe
 
         description = describe(model)
     print_result(description, json_output)

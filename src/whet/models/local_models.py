@@ -1,17 +1,23 @@
-"""The models on this machine, and writing one in another format. What `whet model list`, `get` and `convert` do."""
+"""The models on this machine: listed, described, fetched, written in another format. What `whet model` does."""
 
 from __future__ import annotations
 
+import json
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from whet.errors import ConfigError, ModelLoadError
+from whet.inference.architecture import read_json
 from whet.inference.loading import base_of_adapter
 from whet.inference.model_names import PACKAGED, TINY, find_local, get_packaged, gguf_file, packaged_file, resolve_model
 from whet.inference.weights import gguf_cache
 from whet.system.files import replace_directory
 
+CARD = "card.json"
+"""What whet/tiny has with its files: how it was made, and its scores."""
 DTYPES = ("float32", "bfloat16", "float16")
+_USUAL_KEYS = {"hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"}
 
 
 def local_models() -> list[dict[str, Any]]:
@@ -59,6 +65,76 @@ def get_model(model: str) -> Path:
     if model in PACKAGED:
         get_packaged(model)
     return resolve_model(model)
+
+
+def describe(model: str | Path) -> dict[str, Any]:
+    """What `whet model show` prints of any name of a model, or of a PEFT adapter. Raises `ModelLoadError`."""
+    directory = resolve_model(str(model))
+    weights = sorted(directory.glob("*.safetensors"))
+    tensors = [tensor for file in weights for tensor in _tensors(file)]
+    files: dict[str, Any] = {
+        "parameters": sum(size for size, _ in tensors),
+        "dtype": ", ".join(sorted({dtype for _, dtype in tensors})),
+        "size_mb": round(sum(file.stat().st_size for file in directory.iterdir() if file.is_file()) / 1e6, 2),
+    }
+    if (base := base_of_adapter(directory)) is not None:
+        adapter = read_json(directory / "adapter_config.json", "an adapter")
+        named = {"model": str(model), "path": str(directory), "adapter_of": str(base), "rank": adapter.get("r")}
+        return named | files
+    config = read_json(directory / "config.json", "a model")
+    if not weights:
+        raise ModelLoadError(f"{directory}: there are no weights (no *.safetensors).")
+    tokenizer = read_json(directory / "tokenizer.json", "a model")
+    sizes = _with_usual_keys(config)
+    heads, shared = sizes.get("num_attention_heads"), sizes.get("num_key_value_heads")
+    description: dict[str, Any] = {
+        "model": str(model),
+        "path": str(directory),
+        "architecture": ", ".join(config.get("architectures") or [config.get("model_type", "unknown")]),
+        **files,
+        "hidden_size": sizes.get("hidden_size"),
+        "layers": sizes.get("num_hidden_layers"),
+        "heads": heads if shared is None else f"{heads} query, {shared} key/value",
+        "context": sizes.get("max_position_embeddings"),
+        "vocabulary": sizes.get("vocab_size"),
+        "tokenizer": _tokenizer(tokenizer),
+    }
+    if (directory / CARD).is_file():
+        card = json.loads((directory / CARD).read_text(encoding="utf-8"))
+        description |= {
+            "made": f"{card['steps']} steps of imitation on {card['demonstrations']} demonstrations from seed "
+            f"{card['seed']}, {card['seconds']} s",
+            "scores": card["scores"],
+        }
+    return description
+
+
+def _with_usual_keys(config: dict[str, Any]) -> dict[str, Any]:
+    """The config of the language model, also by the usual keys where the family has others, as `n_layer` of GPT-2."""
+    text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
+    if text.keys() >= _USUAL_KEYS:
+        return text
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    kind = text.get("model_type")
+    own = CONFIG_MAPPING[kind].attribute_map if kind in CONFIG_MAPPING else {}
+    return {usual: text[key] for usual, key in own.items() if key in text} | text
+
+
+def _tensors(file: Path) -> list[tuple[int, str]]:
+    """Number of values and dtype of each tensor, from the header of a safetensors file; the weights stay unread."""
+    try:
+        with file.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+    except (OSError, ValueError, MemoryError) as error:
+        raise ModelLoadError(f"{file}: this is not a safetensors file: {error}") from None
+    return [(prod(entry["shape"]), entry["dtype"]) for name, entry in header.items() if name != "__metadata__"]
+
+
+def _tokenizer(tokenizer: dict[str, Any]) -> str:
+    kind, added = tokenizer["model"].get("type", "unknown"), len(tokenizer.get("added_tokens", []))
+    merges = len(tokenizer["model"].get("merges") or [])
+    return f"{kind}, {len(tokenizer['model']['vocab'])} tokens with {merges} merges, {added} added tokens"
 
 
 def convert_model(model: str, to: Path, *, dtype: str | None, metadata_from: Path | None) -> Path:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from scripted_engine import OPENING, TOOL, Rollout
+from scripts.tiny_model.tokenizer import build_tokenizer
 from small_tokenizers import tokenizer_for
 from test_shipped_templates import COVERED, SAID, sampled
 from test_unknown_templates import CONTINUED
@@ -20,7 +21,6 @@ from test_unknown_templates import renderer_of as unknown
 
 from whet.inference import policy_client
 from whet.inference.rendering.chat_renderer import ChatRenderer
-from whet.models.tokenizer import build_tokenizer
 from whet.types import Messages, ToolMessage, UserMessage
 
 TURNS = 25

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from renderers.base import template_field_names
 from scripted_engine import OPENING, TOOL
+from scripts.tiny_model.tokenizer import build_tokenizer
 from small_tokenizers import byte_pairs
 from test_shipped_templates import COVERED, ONE_CALL_ONLY, SAID, native, package_of, renderer_of
 from test_unknown_templates import BRANCHED, CONTINUED, MARKERS, NO_END
@@ -27,7 +28,6 @@ from whet.errors import DatasetError, ModelError
 from whet.inference.loading import load_policy
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.inference.rendering.writing import answer_ids
-from whet.models.tokenizer import build_tokenizer
 from whet.rl.data.batch import sequences_of
 from whet.rl.sft.rows import TrainingConversation, conversation_of, conversation_tokens
 from whet.rollouts.results import state_to_output

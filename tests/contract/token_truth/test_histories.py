@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 from scripted_engine import TOOL, Rollout
+from scripts.tiny_model.tokenizer import build_tokenizer
 
 from whet.inference.rendering.chat_renderer import ChatRenderer
-from whet.models.tokenizer import build_tokenizer
 from whet.types import AssistantMessage, Messages, Tool, ToolCall, ToolMessage, UserMessage
 
 RENDERER = ChatRenderer(build_tokenizer())

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from renderers.base import template_field_names
 from scripted_engine import OPENING, TOOL, ScriptedEngine
+from scripts.tiny_model.tokenizer import build_tokenizer
 from small_tokenizers import sentence_pieces, split_to_bytes
 from test_shipped_templates import COVERED, answers_of, package_of, renderer_of, sampled
 from test_unknown_templates import CONTINUED, MARKERS
@@ -28,7 +29,6 @@ from whet.inference.policy_client import PolicyClient
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.inference.rendering.streaming import TextReader
 from whet.inference.stops import cut_at_stop
-from whet.models.tokenizer import build_tokenizer
 from whet.types import AssistantMessage, Messages, TextMessage
 
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_engine import TOOL, Rollout
+from scripts.tiny_model.tokenizer import build_tokenizer
 
 from whet.inference.rendering.chat_renderer import ChatRenderer
-from whet.models.tokenizer import build_tokenizer
 from whet.types import AssistantMessage, Messages, Tool, UserMessage
 
 CALL = '<tool_call>\n{"name": "calculate", "arguments": {"expression": "1+2"}}\n</tool_call>'

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from scripts.tiny_model.tokenizer import build_tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
-
-from whet.models.tokenizer import build_tokenizer
 
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
 SIZES: dict[str, dict[str, Any]] = {

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from scripts.tiny_model.tokenizer import build_tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from whet.errors import ModelLoadError
@@ -16,7 +17,6 @@ from whet.inference.architecture import Architecture
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.loading import check_model, context_of, load_policy, read_model
 from whet.inference.plain.family import CONTEXT_WHERE_UNSTATED, OtherFamily, describe
-from whet.models.tokenizer import build_tokenizer
 
 Others = Callable[[str], tuple[Path, Any]]
 

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from scripts.tiny_model.tokenizer import build_tokenizer
 
 from whet.errors import ModelError, ModelLoadError
 from whet.inference.rendering.chat_renderer import ChatRenderer
-from whet.models.tokenizer import build_tokenizer
 from whet.types import AssistantMessage, Messages, SystemMessage, TextMessage, Tool, ToolCall, ToolMessage, UserMessage
 
 TOOL = Tool("calculate", "Evaluate.", {"type": "object", "properties": {"expression": {"type": "string"}}})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from scripts.tiny_model.tokenizer import build_tokenizer
 
 from whet.inference.rendering.renderer_choice import LONGEST_MARKER, with_marker_cache
-from whet.models.tokenizer import build_tokenizer
 
 TEXTS = [
     "",

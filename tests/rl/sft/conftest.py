@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts.tiny_model.tokenizer import build_tokenizer
 
 from whet.inference.rendering.chat_renderer import ChatRenderer
-from whet.models.tokenizer import build_tokenizer
 
 
 def chat(number: int) -> dict[str, Any]:

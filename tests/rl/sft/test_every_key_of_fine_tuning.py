@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripts.tiny_model.tokenizer import build_tokenizer
 
 import whet.rl.loop.evaluation
 import whet.rl.sft.data
@@ -28,7 +29,6 @@ from whet.config import all_keys
 from whet.errors import ConfigError, DatasetError, LearnerLostError, TrainingError
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.inference.weights.model_weights import read_checkpoint
-from whet.models.tokenizer import build_tokenizer
 from whet.rl import plan
 from whet.rl.learner.protocol import LossOutput, OptimOutput
 from whet.rl.loop.evaluation import HeldOutEvaluation

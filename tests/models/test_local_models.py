@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.inference.plain import small_models
 
-from whet.models.card import describe
+from whet.models.local_models import describe
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from scripts.tiny_model.card import readme
+from scripts.tiny_model.recipe import ARCHITECTURE, RECIPE
+from scripts.tiny_model.tokenizer import build_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from whet.models.build import ARCHITECTURE, RECIPE
-from whet.models.card import describe, readme
+from whet.models.local_models import describe
 from whet.models.tiny import path
-from whet.models.tokenizer import build_tokenizer
 
 SCORES = {score["environment"]: score for score in describe("whet/tiny")["scores"]}
 

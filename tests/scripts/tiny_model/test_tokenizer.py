@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from renderers import Qwen3RendererConfig, create_renderer
-
-from whet.models.tokenizer import WORDS, build_tokenizer, vocabulary
+from scripts.tiny_model.tokenizer import WORDS, build_tokenizer, vocabulary
 
 TOKENIZER = build_tokenizer()
 

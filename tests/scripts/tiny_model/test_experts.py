@@ -3,8 +3,7 @@
 from random import Random
 
 import pytest
-
-from whet.models.experts import EXPERTS, Conversation
+from scripts.tiny_model.experts import EXPERTS, Conversation
 
 PROMPTS = {
     "reverse-text": ("<|im_start|>user\nReverse it.\n\nabcd<|im_end|>\n<|im_start|>assistant\n", "dcba"),

@@ -1,6 +1,6 @@
-"""What is known of a model: its files described, and for whet/tiny a card with measured scores.
+"""The card of whet/tiny: scores on held-out tasks.
 
-`card.json` in a model's directory holds the measurements; `README.md` in the same directory is generated from it.
+`card.json` in the model's directory holds the measurements; `README.md` in the same directory is generated from it.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from whet.errors import ModelLoadError
+from whet.envs.environment import Environment
+from whet.envs.loading import load_environment
+from whet.evals.evaluate import evaluate_environment
+from whet.inference.loading import load_policy
+from whet.models.local_models import CARD, describe
+from whet.rollouts.limits import gather
+from whet.rollouts.totals import EvalScore
 
-if TYPE_CHECKING:
-    from whet.envs.environment import Environment
-    from whet.rollouts.totals import EvalScore
-
-CARD = "card.json"
 MAX_TOKENS = 64
 """Of a turn, when measuring."""
-_USUAL_KEYS = {"hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,6 @@ async def _measure(
     rollouts_per_example: int,
     progress: Callable[[str, int, int], None],
 ) -> list[Score]:
-    from whet.envs.loading import load_environment
-    from whet.evals.evaluate import evaluate_environment
-    from whet.inference.loading import load_policy
-    from whet.rollouts.limits import gather
-
     policy = load_policy(str(model))
     environments = {env_id: load_environment(env_id, num_eval=examples) for env_id in env_ids}
     done = 0
@@ -117,82 +112,6 @@ def write_card(model: Path, card: Card) -> None:
     (model / "README.md").write_text(readme(describe(model)), encoding="utf-8")
 
 
-def describe(model: str | Path) -> dict[str, Any]:
-    """What `whet model show` prints of any name of a model, or of a PEFT adapter. Raises `ModelLoadError`."""
-    from whet.inference.architecture import read_json
-    from whet.inference.loading import base_of_adapter
-    from whet.inference.model_names import resolve_model
-
-    directory = resolve_model(str(model))
-    weights = sorted(directory.glob("*.safetensors"))
-    tensors = [tensor for file in weights for tensor in _tensors(file)]
-    files: dict[str, Any] = {
-        "parameters": sum(size for size, _ in tensors),
-        "dtype": ", ".join(sorted({dtype for _, dtype in tensors})),
-        "size_mb": round(sum(file.stat().st_size for file in directory.iterdir() if file.is_file()) / 1e6, 2),
-    }
-    if (base := base_of_adapter(directory)) is not None:
-        adapter = read_json(directory / "adapter_config.json", "an adapter")
-        named = {"model": str(model), "path": str(directory), "adapter_of": str(base), "rank": adapter.get("r")}
-        return named | files
-    config = read_json(directory / "config.json", "a model")
-    if not weights:
-        raise ModelLoadError(f"{directory}: there are no weights (no *.safetensors).")
-    tokenizer = read_json(directory / "tokenizer.json", "a model")
-    sizes = _with_usual_keys(config)
-    heads, shared = sizes.get("num_attention_heads"), sizes.get("num_key_value_heads")
-    description: dict[str, Any] = {
-        "model": str(model),
-        "path": str(directory),
-        "architecture": ", ".join(config.get("architectures") or [config.get("model_type", "unknown")]),
-        **files,
-        "hidden_size": sizes.get("hidden_size"),
-        "layers": sizes.get("num_hidden_layers"),
-        "heads": heads if shared is None else f"{heads} query, {shared} key/value",
-        "context": sizes.get("max_position_embeddings"),
-        "vocabulary": sizes.get("vocab_size"),
-        "tokenizer": _tokenizer(tokenizer),
-    }
-    if (directory / CARD).is_file():
-        card = json.loads((directory / CARD).read_text(encoding="utf-8"))
-        description |= {
-            "made": f"whet model build-tiny --seed {card['seed']}: {card['steps']} steps of imitation on "
-            f"{card['demonstrations']} demonstrations, {card['seconds']} s",
-            "scores": card["scores"],
-        }
-    return description
-
-
-def _with_usual_keys(config: dict[str, Any]) -> dict[str, Any]:
-    """The config of the language model, also by the usual keys where the family has others, as `n_layer` of GPT-2."""
-    text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
-    if text.keys() >= _USUAL_KEYS:
-        return text
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    kind = text.get("model_type")
-    own = CONFIG_MAPPING[kind].attribute_map if kind in CONFIG_MAPPING else {}
-    return {usual: text[key] for usual, key in own.items() if key in text} | text
-
-
-def _tensors(file: Path) -> list[tuple[int, str]]:
-    """Number of values and dtype of each tensor, from the header of a safetensors file; the weights stay unread."""
-    from math import prod
-
-    try:
-        with file.open("rb") as stream:
-            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-    except (OSError, ValueError, MemoryError) as error:
-        raise ModelLoadError(f"{file}: this is not a safetensors file: {error}") from None
-    return [(prod(entry["shape"]), entry["dtype"]) for name, entry in header.items() if name != "__metadata__"]
-
-
-def _tokenizer(tokenizer: dict[str, Any]) -> str:
-    kind, added = tokenizer["model"].get("type", "unknown"), len(tokenizer.get("added_tokens", []))
-    merges = len(tokenizer["model"].get("merges") or [])
-    return f"{kind}, {len(tokenizer['model']['vocab'])} tokens with {merges} merges, {added} added tokens"
-
-
 def readme(description: dict[str, Any]) -> str:
     """The model card for people, from what `describe` found."""
     rows = "\n".join(
@@ -238,6 +157,6 @@ err, so that there is something to learn. The data is generated; evaluation task
 ## Make it again
 
 ```
-whet model build-tiny --out my-tiny
+python -m scripts.tiny_model.recipe --out my-tiny
 ```
 """

@@ -14,6 +14,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from whet.models.tiny import path
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
@@ -24,7 +26,7 @@ MAX_LENGTH = 1024
 
 def chat_template() -> str:
     """The Jinja text of the Qwen3 chat format."""
-    return (Path(__file__).parent / "chat_template.jinja").read_text(encoding="utf-8")
+    return (path() / "chat_template.jinja").read_text(encoding="utf-8")
 
 
 def vocabulary() -> list[str]:
@@ -90,8 +92,8 @@ def save_tokenizer(directory: Path) -> None:
 # characters it has to move: therefore every phrase here holds a space, a newline or punctuation that such data does not
 # hold, or matches only as a word of its own (`WORDS`).
 #
-# The environments do not import this file. Their prompts are the truth; tests/models/test_phrases.py fails when a
-# prompt drifts away from its phrases.
+# The environments do not import this file. Their prompts are the truth; tests/scripts/tiny_model/test_phrases.py fails
+# when a prompt drifts away from its phrases.
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """Skipped when decoding with `skip_special_tokens`, as in Qwen3."""

@@ -9,14 +9,22 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from scripts.tiny_model.experts import EXPERTS
+from scripts.tiny_model.recipe import (
+    RECIPE,
+    batches,
+    build_tiny,
+    demonstrate,
+    make_demonstrations,
+    train,
+    write_untrained,
+)
+from scripts.tiny_model.tokenizer import build_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import whet
 from whet.errors import WhetError
-from whet.models.build import RECIPE, batches, build_tiny, demonstrate, make_demonstrations, train, write_untrained
-from whet.models.card import describe
-from whet.models.experts import EXPERTS
-from whet.models.tokenizer import build_tokenizer
+from whet.models.local_models import describe
 
 TOKENIZER = build_tokenizer()
 

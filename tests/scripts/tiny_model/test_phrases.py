@@ -1,11 +1,11 @@
 """The environments' prompts against the tokenizer: what every task says is whole tokens, what differs is bytes."""
 
 import pytest
+from scripts.tiny_model.experts import EXPERTS
+from scripts.tiny_model.tokenizer import build_tokenizer
 
 import whet
 from whet.inference.rendering.chat_renderer import ChatRenderer
-from whet.models.experts import EXPERTS
-from whet.models.tokenizer import build_tokenizer
 
 TOKENIZER = build_tokenizer()
 RENDERER = ChatRenderer(TOKENIZER)
