@@ -29,7 +29,7 @@ from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import ModelError, WhetError
 from whet.inference.policy_client import PolicyClient
-from whet.inference.protocol import OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
+from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.rl.data.batch import TokenSequence, sequences_of
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
@@ -218,7 +218,7 @@ SAMPLING = {"temperature": 1.0, "max_tokens": 256}
 
 
 @dataclass(slots=True)
-class ExpertEngine:
+class ExpertEngine(Engine):
     """An `Engine` that reads the prompt as text and lets an expert write the answer."""
 
     tokenizer: Any

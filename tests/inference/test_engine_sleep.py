@@ -17,7 +17,7 @@ from tests.inference.plain import small_models
 
 from whet.errors import ModelError, ModelLoadError
 from whet.inference.embedded import EmbeddedEngine
-from whet.inference.protocol import Sample, SampleRequest, SamplingParams, WeightUpdate, sleeping_engine
+from whet.inference.protocol import Sample, SampleRequest, SamplingParams, WeightUpdate
 
 Checkpoints = Callable[[str], tuple[Path, Any]]
 PROMPTS = [[1, 2, 3, 4, 5], [9, 8, 7], [1, 2, 3, 6]]
@@ -62,7 +62,7 @@ def test_what_sleep_says_it_freed_is_gone_and_nothing_of_weights_or_cache_is_lef
         engine = EmbeddedEngine.from_directory(directory)
         await sampled(engine)
         before = live_bytes()
-        freed = await sleeping_engine(engine).sleep()
+        freed = await engine.sleep()
         after = live_bytes()
         weights = sum(p.numel() for p in model.parameters()) * 4
         assert freed > weights

@@ -33,7 +33,7 @@ from whet.inference.decoding.sampling import draw, note_kept
 from whet.inference.decoding.scheduler import LoadedAdapter, SampleJob, Scheduler, Settle, columns_read, let_others_run
 from whet.inference.limits import EngineLimits, EngineStats, device_memory
 from whet.inference.plain.family import OtherFamily
-from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
+from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.requests import check_adapter, check_request
 from whet.inference.stops import StopWatcher, TextDecoder
 from whet.inference.token_sets import TokenSets
@@ -42,7 +42,7 @@ _PATIENCE = 4
 """Decode steps that a few new requests wait for more, while many rows run: a prefill of one row costs half a step."""
 
 
-class EmbeddedEngine:
+class EmbeddedEngine(Engine):
     """An `Engine` over one checkpoint on the CPU or one CUDA device. See `loading.load_policy` to make one."""
 
     recomputes = False  # rows run through an update with the keys and values they have
@@ -161,7 +161,7 @@ class EmbeddedEngine:
                 await self._load_whole(update)
 
     async def sleep(self) -> int:
-        """See `SleepingEngine`. The weights that an adapter was merged onto stay, for the next adapter."""
+        """See `Engine`. The weights that an adapter was merged onto stay, for the next adapter."""
         async with self._loading:
             if self._scheduler.jobs or self._adapters:
                 raise ModelError("an engine that answers requests, or serves adapters with a name, cannot sleep")
@@ -170,7 +170,7 @@ class EmbeddedEngine:
             return free_all(self._cache, self._decoder, self._weight_loader, keep_base=self._merged)
 
     async def wake(self, update: WeightUpdate) -> None:
-        """See `SleepingEngine`."""
+        """See `Engine`."""
         await self.load_weights(update)
 
     async def _load_whole(self, update: WeightUpdate) -> None:

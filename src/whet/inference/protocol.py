@@ -1,4 +1,4 @@
-"""The `Engine` protocol: token ids in, token ids with logprobs and policy version out.
+"""`Engine`: token ids in, token ids with logprobs and policy version out.
 
 Embedded torch, vLLM and remote engines implement it; everything above knows only these few names. There is no text
 here: rendering and parsing live in `rendering/`.
@@ -6,10 +6,13 @@ here: rendering and parsing live in `rendering/`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from whet.errors import ModelError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -122,82 +125,123 @@ class WeightUpdate:
     metadata: dict[str, str] = field(default_factory=dict)
 
 
-class Engine(Protocol):
+class Engine(ABC):
     version: int
     """Policy version of the weights now in use."""
 
     @property
+    @abstractmethod
     def recomputes(self) -> bool:
         """Whether new weights compute the context of running requests again: no token attends to older keys."""
-        ...
 
+    @abstractmethod
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         """Draw one continuation. Cancelling the awaiting task frees the request's slot.
 
         The sample is what counts; when it is returned, `on_tokens` has received all its ids and nothing else.
         Callers that do not listen leave the argument out.
         """
-        ...
 
+    @abstractmethod
     async def load_weights(self, update: WeightUpdate) -> None:
         """Take new weights between two decode steps. Running requests continue; their next tokens have the new version.
 
         A token has the version of the weights it was sampled with: the adapter's own where its request names one.
         """
-        ...
 
     async def unload_adapter(self, name: str) -> None:
         """Refuse further requests for an adapter. Those in progress are answered, then it is forgotten.
 
         Raises `ModelError`, with the names there are, for one that is not loaded.
         """
-        ...
+        raise ModelError(f"the engine has no adapter {name!r}")
 
-    async def release(self, rollout_key: str) -> None:
+    async def release(self, rollout_key: str) -> None:  # noqa: B027  # an engine need not keep any
         """The rollout is over: its KV may be forgotten. Unknown keys are ignored."""
-        ...
 
-    async def close(self) -> None: ...
-
-
-@runtime_checkable
-class SleepingEngine(Protocol):
-    """What an engine has, too, that can leave the memory of its device to a learner for a while."""
+    async def close(self) -> None:  # noqa: B027
+        """End all requests."""
 
     async def sleep(self) -> int:
-        """Free keys, values and weights; the number of bytes of the device that are free then, 0 where not known.
+        """Free keys, values and weights, so that a learner has the device's memory; the bytes that are free then, or 0.
 
-        Nothing may be in flight, and requests are refused until `wake`. Raises `ModelError`.
+        Nothing may be in flight, and requests are refused until `wake`. Raises `ModelError`. Which engines a run may
+        have that sleep is checked before it begins.
         """
-        ...
+        raise NotImplementedError(f"{type(self).__name__} cannot sleep")
 
     async def wake(self, update: WeightUpdate) -> None:
         """Take memory and these weights; what `load_weights` raises. There are no other weights to wake with."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} cannot sleep")
+
+    def answer_lengths(self) -> list[int]:
+        """Tokens so far of each answer that is being sampled, where that is counted. For calls from any thread."""
+        return []
+
+    def waiting_for(self) -> str:
+        """What keeps the engine from answering, in words; "" for nothing."""
+        return ""
+
+    def metrics(self) -> dict[str, float]:
+        """`engine/...` of docs/training.md, of an engine that is made of several."""
+        return {}
 
 
-def sleeping_engine(engine: object) -> SleepingEngine:
-    """An engine that can sleep; which ones a run may have is checked before it begins."""
-    assert isinstance(engine, SleepingEngine), f"{type(engine).__name__} cannot sleep"
-    return engine
+class WrappedEngine(Engine):
+    """Another engine, as it is. Subclasses change some of it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @property
+    def version(self) -> int:
+        return self.engine.version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self.engine.version = version
+
+    @property
+    def recomputes(self) -> bool:
+        return self.engine.recomputes
+
+    async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
+        if on_tokens is None:
+            return await self.engine.sample(request)
+        return await self.engine.sample(request, on_tokens=on_tokens)
+
+    async def load_weights(self, update: WeightUpdate) -> None:
+        await self.engine.load_weights(update)
+
+    async def unload_adapter(self, name: str) -> None:
+        await self.engine.unload_adapter(name)
+
+    async def release(self, rollout_key: str) -> None:
+        await self.engine.release(rollout_key)
+
+    async def close(self) -> None:
+        await self.engine.close()
+
+    async def sleep(self) -> int:
+        return await self.engine.sleep()
+
+    async def wake(self, update: WeightUpdate) -> None:
+        await self.engine.wake(update)
+
+    def answer_lengths(self) -> list[int]:
+        return self.engine.answer_lengths()
+
+    def waiting_for(self) -> str:
+        return self.engine.waiting_for()
+
+    def metrics(self) -> dict[str, float]:
+        return self.engine.metrics()
 
 
-def sampling_text(engine: object) -> str:
+def sampling_text(engine: Engine | None) -> str:
     """What an engine of this process is sampling, in words; "" for nothing, and for one that does not count it."""
-    lengths: list[int] = getattr(engine, "answer_lengths", list)()
+    lengths = [] if engine is None else engine.answer_lengths()
     if not lengths:
         return ""
     answers = f"{len(lengths)} unfinished answer" + ("" if len(lengths) == 1 else "s")
     return f"{sum(lengths):,} tokens so far in {answers}, {max(lengths):,} in the longest"
-
-
-def trouble_text(engine: object) -> str:
-    """What keeps an engine from answering, in words; "" for nothing, and for one that is not made of several."""
-    found: str = getattr(engine, "waiting_for", str)()
-    return found
-
-
-def engine_metrics(engine: object) -> dict[str, float]:
-    """`engine/...` of docs/training.md; none of an engine that is not made of several."""
-    found: dict[str, float] = getattr(engine, "metrics", dict)()
-    return found

@@ -25,7 +25,6 @@ from whet.rl.config import RunConfig
 from whet.rl.data.curriculum import Curriculum, Pool
 from whet.rl.data.lengths import Lengths
 from whet.rl.data.reward_shaping import RewardShaper
-from whet.rl.learner.protocol import offloading_learner
 from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.group import BatchSource, GroupFilter
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv, environment_workers
@@ -66,7 +65,7 @@ def run_training(
         learner = backend.learner()
         stack.callback(learner.close)
         if config.deployment.colocate:  # the engine is first
-            offloading_learner(learner).offload()
+            learner.offload()
         sampler = backend.engine()
         monitor = stack.enter_context(run.watched(learner, backend.log))
         backend.move_logs()

@@ -8,7 +8,7 @@ from typing import Any
 
 from whet.envs.steps import completion_messages, step_tokens
 from whet.inference.policy_client import PolicyClient
-from whet.inference.protocol import OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
+from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.types import Messages, State, SystemMessage, Tool, ToolMessage, UserMessage
 
@@ -17,10 +17,11 @@ OPENING: Messages = [SystemMessage("You are terse."), UserMessage("What is 1 plu
 SAID_NEXT = ("Go on.", "Naïve?", "", "  two  spaces\n\n", "tab\there\u00a0", "true", "日本 🎉")
 
 
-class ScriptedEngine:
+class ScriptedEngine(Engine):
     """Answers with given ids, and remembers what it was asked."""
 
     version = 3
+    recomputes = False
 
     def __init__(self, answers: Sequence[list[int]]) -> None:
         self.answers = list(answers)

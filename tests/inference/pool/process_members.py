@@ -12,19 +12,17 @@ from typing import Any
 from whet.errors import EndpointDownError
 from whet.inference.continuation import SampleLostError
 from whet.inference.model_names import resolve_model
-from whet.inference.protocol import OnTokens, Sample, SampleRequest
+from whet.inference.protocol import OnTokens, Sample, SampleRequest, WrappedEngine
 from whet.inference.vllm.members import ServerOptions, VllmMember
 from whet.rl.supervision.engine_process import EngineProcess
 
 
-class NotedEngine:
+class NotedEngine(WrappedEngine):
     """Another engine. Notes what has arrived of each streamed answer in progress, and had of those that were lost."""
 
     def __init__(self, engine: Any, member: ProcessMember) -> None:
-        self.engine, self._member = engine, member
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
+        super().__init__(engine)
+        self._member = member
 
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         heard: list[int] = []
@@ -36,7 +34,7 @@ class NotedEngine:
             on_tokens(ids)
 
         try:
-            sample: Sample = await self.engine.sample(request, on_tokens=None if on_tokens is None else hear)
+            sample = await super().sample(request, on_tokens=None if on_tokens is None else hear)
         except EndpointDownError as error:
             self._member.lost.append(len(error.part.ids) if isinstance(error, SampleLostError) else 0)
             raise

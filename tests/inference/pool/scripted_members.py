@@ -15,7 +15,7 @@ from whet.errors import EndpointDownError
 from whet.inference.continuation import SampleLostError
 from whet.inference.pool.engine_pool import EnginePool
 from whet.inference.pool.health import RestartPolicy
-from whet.inference.protocol import OnTokens, Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
+from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
 from whet.inference.requests import check_adapter
 
 SLEPT_BYTES = 1000
@@ -46,7 +46,7 @@ def answer_of(asked: SampleRequest) -> tuple[list[int], list[float]]:
     return ids, logprobs
 
 
-class ScriptedEngine:
+class ScriptedEngine(Engine):
     recomputes = True
 
     def __init__(self, member: ScriptedMember) -> None:

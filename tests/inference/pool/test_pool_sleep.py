@@ -9,7 +9,7 @@ import pytest
 from scripted_members import SLEPT_BYTES, Members, request, until
 
 from whet.errors import EngineError, ModelError
-from whet.inference.protocol import WeightUpdate, sleeping_engine
+from whet.inference.protocol import WeightUpdate
 
 ASKED = request(max_tokens=5)
 UPDATE = WeightUpdate(1, Path("weights"))
@@ -19,7 +19,7 @@ def test_all_sleep_and_wake_with_the_new_weights() -> None:
     members = Members(3)
 
     async def work() -> None:
-        pool = sleeping_engine(members.pool)
+        pool = members.pool
         await members.pool.start()
         assert await pool.sleep() == 3 * SLEPT_BYTES
         with pytest.raises(ModelError, match="the engines sleep"):

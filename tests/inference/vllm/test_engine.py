@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from whet.errors import ModelError, OverlongPromptError, RequestRefusedError, TrainingError
 from whet.inference.model_names import resolve_model
-from whet.inference.protocol import Sample, SampleRequest, SamplingParams, WeightUpdate, sleeping_engine
+from whet.inference.protocol import Sample, SampleRequest, SamplingParams, WeightUpdate
 from whet.inference.remote.http_connection import HttpPool
 from whet.inference.vllm.engine import VllmEngine
 from whet.inference.vllm.members import headers
@@ -171,7 +171,7 @@ def test_a_server_that_slept_answers_with_the_weights_it_woke_with(
 
     async def body(engine: VllmEngine) -> tuple[int, list[Sample]]:
         await sampled(engine)
-        freed = await sleeping_engine(engine).sleep()
+        freed = await engine.sleep()
         with pytest.raises(ModelError, match="the engine sleeps"):
             await engine.sample(request(PROMPTS[0]))
         await engine.wake(WeightUpdate(1, perturbed(1)))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
-from whet.rl.learner.protocol import OptimParams, offloading_learner
+from whet.rl.learner.protocol import OptimParams
 from whet.rl.learner.torch_learner import move_learner
 from whet.rl.sections.algorithm import LossConfig
 
@@ -56,7 +56,7 @@ def test_restore_deletes_what_was_handed_over(make, tmp_path) -> None:
     learner = make()
     path = learner.publish().path
     assert path.exists()
-    offloading_learner(learner).offload()
+    learner.offload()
     assert path.exists()
     learner.restore()
     assert not path.exists()

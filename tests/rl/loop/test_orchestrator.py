@@ -52,6 +52,9 @@ class Learner:
     def publish(self) -> WeightUpdate:
         return WeightUpdate(self.version, Path())
 
+    def metrics(self) -> dict[str, float]:
+        return {}
+
     def save(self, directory: Path) -> None: ...
 
     def close(self) -> None: ...
@@ -91,6 +94,9 @@ class Engine:
 
     async def load_weights(self, update: WeightUpdate) -> None:
         self.version = update.version
+
+    def metrics(self) -> dict[str, float]:
+        return {}
 
     def __init__(self, overlong: Callable[[int], bool] = lambda task: False) -> None:
         self.overlong = overlong  # tasks whose prompts do not fit

@@ -166,6 +166,9 @@ class Learner:
         self.version, self.asked = self.version + 1, params
         return OptimOutput(grad_norm=0.0, learning_rate=params.learning_rate, version=self.version)
 
+    def metrics(self) -> dict[str, float]:
+        return {}
+
     def token_logprobs(self, batch: Any) -> Any:
         return np.zeros(batch.trained_tokens)
 

@@ -29,7 +29,7 @@ from whet.inference.continuation import SampleLostError, completed, joined, rema
 from whet.inference.pool.health import MemberReport, RestartPolicy, hopeless_text, pool_metrics, waiting_text
 from whet.inference.pool.member import FAILURES, KeptMember, PoolMember, is_refusal
 from whet.inference.pool.placement import EngineAffinity, LatestWeights
-from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
+from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.requests import check_adapter
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ MOST_LOSSES = 5
 """Engines that a request may be lost with: it may be what they end of."""
 
 
-class EnginePool:
+class EnginePool(Engine):
     """See `whet.inference.protocol.Engine`. Members are started with the first call, or by `start`."""
 
     def __init__(
@@ -113,7 +113,7 @@ class EnginePool:
         await self._reach(lambda latest: latest.with_update(update))
 
     async def sleep(self) -> int:
-        """See `SleepingEngine`. A member that does not sleep is stopped; those that are down stay so until `wake`."""
+        """See `Engine`. A member that does not sleep is stopped; those that are down stay so until `wake`."""
         await self.start()
         async with self._ordering:
             self._awake.clear()
@@ -122,7 +122,7 @@ class EnginePool:
             return sum(await asyncio.gather(*(member.sleep() for member in self._up_members())))
 
     async def wake(self, update: WeightUpdate) -> None:
-        """See `SleepingEngine`. A member that does not wake is restarted, as those that ended meanwhile."""
+        """See `Engine`. A member that does not wake is restarted, as those that ended meanwhile."""
         try:
             await self._reach(lambda latest: latest.with_update(update), KeptMember.wake)
         finally:

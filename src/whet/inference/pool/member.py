@@ -18,7 +18,7 @@ from typing import Protocol
 from whet.errors import EndpointDownError, EngineError, Error, ModelError, ModelLoadError, WhetError
 from whet.inference.pool.health import MemberReport, MemberState, RestartPolicy
 from whet.inference.pool.placement import LatestWeights, weight_of
-from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate, sleeping_engine
+from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate
 
 _log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class KeptMember:
         assert self._engine is not None
         try:
             async with self._while_it_lives():
-                return await sleeping_engine(self._engine).sleep()
+                return await self._engine.sleep()
         except FAILURES as error:
             self.fail(f"it does not sleep: {error}")
             await self.end()
@@ -183,7 +183,7 @@ class KeptMember:
             latest = self._latest()
             update = latest.updates[None]
             async with self._while_it_lives():
-                await sleeping_engine(self._engine).wake(update)
+                await self._engine.wake(update)
             self.loaded[None] = update
         self._changed()
 
@@ -237,9 +237,8 @@ class KeptMember:
         )
 
     def answer_lengths(self) -> list[int]:
-        """As the engine's; none where it does not count them."""
-        lengths: list[int] = getattr(self._engine, "answer_lengths", list)() if self.state == "up" else []
-        return lengths
+        """As the engine's."""
+        return self._engine.answer_lengths() if self._engine is not None and self.state == "up" else []
 
     async def _live(self) -> str:
         """One life of the engine: why it ended."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from whet.errors import EndpointDownError, Error, WhetError
 from whet.inference.continuation import SampleLostError, joined
-from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
+from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.system.channel import READ_AHEAD, Channel, error_from_words, error_to_words
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ OnPart = Callable[[Sample], None]
 logger = logging.getLogger(__name__)
 
 
-class RemoteEngine:
-    """See `whet.inference.protocol.Engine`. An answer that breaks off with the engine is a `SampleLostError`."""
+class RemoteEngine(Engine):
+    """An answer that breaks off with the engine is a `SampleLostError`."""
 
     recomputes = False  # it stands for an embedded engine
 

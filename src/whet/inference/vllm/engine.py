@@ -35,7 +35,7 @@ from whet.errors import (
     TrainingError,
 )
 from whet.inference.continuation import SampleLostError, joined, remaining
-from whet.inference.protocol import OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
+from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
 from whet.inference.remote.http_connection import EngineHttpResponse, HttpPool
 from whet.inference.requests import check_adapter, check_params
 from whet.inference.vllm.completions import (
@@ -66,7 +66,7 @@ class _Adapter:
     version: int
 
 
-class VllmEngine:
+class VllmEngine(Engine):
     """See `whet.inference.protocol.Engine`."""
 
     recomputes = True  # an interrupted request is sent again, from its ids
@@ -151,7 +151,7 @@ class VllmEngine:
                 raise ModelError("weights in the embedded engine's layout cannot be loaded by vLLM")
 
     async def sleep(self) -> int:
-        """See `SleepingEngine`. A server on a GPU needs vLLM's flag `enable-sleep-mode`; one on a CPU frees nothing."""
+        """See `Engine`. A server on a GPU needs vLLM's flag `enable-sleep-mode`; one on a CPU frees nothing."""
         async with self._loading:
             if self._in_flight or self._adapters:
                 raise ModelError("an engine that answers requests, or serves adapters with a name, cannot sleep")
@@ -163,7 +163,7 @@ class VllmEngine:
             return await self._free_bytes() - before
 
     async def wake(self, update: WeightUpdate) -> None:
-        """See `SleepingEngine`. Weights are loaded before there is a cache, so that less is held at once."""
+        """See `Engine`. Weights are loaded before there is a cache, so that less is held at once."""
         async with self._loading:
             if update.kind == "adapter" and update.adapter is None:
                 if self._policy is None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from whet.errors import EndpointDownError, EngineError, WhetError
-from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate
+from whet.inference.protocol import Engine, WeightUpdate, WrappedEngine
 from whet.inference.remote.http_connection import HttpPool
 from whet.inference.remote.remote_engine import RemoteEngine
 from whet.inference.vllm.engine import VllmEngine
@@ -129,43 +129,15 @@ class ClusterMember:
         return EndpointDownError(f"engine {self.name}: {self._ended or reason}")
 
 
-class NodeEngine:
-    """See `whet.inference.protocol.Engine`. An engine of another node: its weights are brought there first."""
+class NodeEngine(WrappedEngine):
+    """An engine of another node: its weights are brought there first."""
 
     def __init__(self, engine: RemoteEngine | VllmEngine, store: WeightStore, node: str) -> None:
-        self._engine, self._store, self._node = engine, store, node
-
-    @property
-    def version(self) -> int:
-        return self._engine.version
-
-    @version.setter
-    def version(self, version: int) -> None:
-        self._engine.version = version
-
-    @property
-    def recomputes(self) -> bool:
-        return self._engine.recomputes
-
-    async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
-        return await self._engine.sample(request, on_tokens=on_tokens)
+        super().__init__(engine)
+        self._store, self._node = store, node
 
     async def load_weights(self, update: WeightUpdate) -> None:
-        await self._engine.load_weights(await self._store.on_node(update, self._node))
-
-    async def unload_adapter(self, name: str) -> None:
-        await self._engine.unload_adapter(name)
-
-    async def release(self, rollout_key: str) -> None:
-        await self._engine.release(rollout_key)
-
-    async def close(self) -> None:
-        await self._engine.close()
-
-    def answer_lengths(self) -> list[int]:
-        """As the engine's; none where it does not count them."""
-        lengths: list[int] = getattr(self._engine, "answer_lengths", list)()
-        return lengths
+        await super().load_weights(await self._store.on_node(update, self._node))
 
 
 def actor_line(error: Exception) -> str:

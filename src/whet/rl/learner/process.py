@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from whet.errors import LearnerLostError
 from whet.inference.protocol import WeightUpdate
 from whet.rl.data.batch import PackedBatch
-from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
+from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
 from whet.rl.sections.algorithm import LossConfig
 from whet.rl.storage.weight_directory import Publications
 from whet.rl.supervision.child_log import ChildHandler, ChildLogs, tell_parent
@@ -37,7 +37,7 @@ _learner: Any = None
 _hears: ChildHandler | None = None
 
 
-class RemoteLearner(ABC):
+class RemoteLearner(Learner):
     """What a `Learner` has that computes in other processes: calls by name, and what it publishes."""
 
     _publications: Publications

@@ -1,4 +1,4 @@
-"""The `Learner` protocol: forward/backward, optimiser step, publish, save, load, export.
+"""`Learner`: forward/backward, optimiser step, publish, save, load, export.
 
 The verbs are small and separate on purpose: they are what every training service offers, and one process, FSDP2 ranks
 or a remote backend can all implement them. Losses return sums over tokens and the count; the caller divides (through
@@ -7,9 +7,10 @@ or a remote backend can all implement them. Losses return sums over tokens and t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,62 +77,57 @@ class OptimOutput:
     version: int  # policy version the weights have now
 
 
-class Learner(Protocol):
+class Learner(ABC):
     version: int
     """Policy version of the weights now held: the number of optimiser steps taken."""
 
+    @abstractmethod
     def forward_backward(self, batch: PackedBatch, loss: LossConfig) -> LossOutput:
         """Add the gradients of the summed loss: of a batch, or of one part of it after the other.
 
         `TrainingError` when the loss is not finite, naming the rollouts.
         """
-        ...
 
+    @abstractmethod
     def token_logprobs(self, batch: PackedBatch) -> NDArray[np.float32]:
         """log p of every trained token under the present weights, as it was sampled; 0 for others. No gradients."""
-        ...
 
+    @abstractmethod
     def optim_step(self, params: OptimParams) -> OptimOutput:
         """Divide, clip, apply and clear the gradients; `version` grows by one."""
-        ...
 
+    @abstractmethod
     def publish(self) -> WeightUpdate:
         """Write the current weights where engines can take them from."""
-        ...
 
+    @abstractmethod
     def save(self, directory: Path) -> None:
         """Weights, optimiser and RNG state, into an existing directory; `checkpoints.py` makes it atomic."""
-        ...
 
-    def load(self, directory: Path) -> None: ...
+    @abstractmethod
+    def load(self, directory: Path) -> None:
+        """What `save` has written."""
 
+    @abstractmethod
     def export(self, directory: Path, dtype: str = "float32") -> None:
         """A directory, its tensors in `dtype`, that plain `transformers` (all weights) or `peft` (LoRA) loads."""
-        ...
 
-    def close(self) -> None: ...
+    @abstractmethod
+    def close(self) -> None:
+        """End what computes."""
 
-
-def learner_metrics(learner: Learner) -> dict[str, float]:
-    """What a learner reports of the batch it has learned, by the names of docs/training.md; {} of one without it."""
-    measure = getattr(learner, "metrics", None)
-    return {} if measure is None else measure()
-
-
-@runtime_checkable
-class OffloadingLearner(Protocol):
-    """What a learner has, too, that can leave the memory of its device to an engine for a while."""
+    def metrics(self) -> dict[str, float]:
+        """What it reports of the batch it has learned, by the names of docs/training.md."""
+        return {}
 
     def offload(self) -> None:
-        """Move weights and optimiser states to host memory. Publishing, saving and exporting work from there."""
-        ...
+        """Move weights and optimiser states to host memory, so that an engine has the device's.
+
+        Publishing, saving and exporting work from there. Which learners a run may have that do so is checked before it
+        begins.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not leave its device")
 
     def restore(self) -> None:
         """Take them back, before the next gradients. Weights that were published are deleted: the engine sleeps."""
-        ...
-
-
-def offloading_learner(learner: object) -> OffloadingLearner:
-    """A learner that can; which ones a run may have is checked before it begins."""
-    assert isinstance(learner, OffloadingLearner), f"{type(learner).__name__} does not leave its device"
-    return learner
+        raise NotImplementedError(f"{type(self).__name__} does not leave its device")

@@ -29,7 +29,7 @@ from whet.rl.learner.flops import batch_flops, known_peak
 from whet.rl.learner.forward.forward_pass import ForwardPass, Layout, MicroBatch
 from whet.rl.learner.forward.layout import TokenLayout
 from whet.rl.learner.optim import Optimizer, schedule_factor
-from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, TokenValues
+from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams, TokenValues
 from whet.rl.learner.ratio_limits import limited
 from whet.rl.learner.reference import Reference, kl_to_reference
 from whet.rl.learner.saved_state import SavedState, read_state, save_state
@@ -41,7 +41,7 @@ NAMED = 3
 """Rollouts that a message names."""
 
 
-class TorchLearner:
+class TorchLearner(Learner):
     """See `whet.rl.learner.protocol.Learner`; made by `whet.rl.learner.make.make_learner`."""
 
     def __init__(
@@ -187,11 +187,11 @@ class TorchLearner:
         return self.weights.publish(self._publish_directory, self.version)
 
     def offload(self) -> None:
-        """See `OffloadingLearner`."""
+        """See `Learner`."""
         self._move_to(torch.device("cpu"))
 
     def restore(self) -> None:
-        """See `OffloadingLearner`."""
+        """See `Learner`."""
         forget_published(self._publish_directory)
         self._move_to(self._device)
 

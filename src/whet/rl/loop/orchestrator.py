@@ -26,7 +26,7 @@ from functools import partial, reduce
 from typing import Any, TypeVar
 
 from whet.errors import WhetError
-from whet.inference.protocol import Engine, WeightUpdate, engine_metrics, sleeping_engine
+from whet.inference.protocol import Engine, WeightUpdate
 from whet.rl.config import RunConfig
 from whet.rl.data.assembly import Assembled, TurnDetails, assemble, assembly_metrics, require_tokens, turn_details
 from whet.rl.data.batch import TokenSequence
@@ -37,9 +37,7 @@ from whet.rl.learner.protocol import (
     LossOutput,
     OptimOutput,
     OptimParams,
-    learner_metrics,
     nothing_learned,
-    offloading_learner,
 )
 from whet.rl.loop.group import BatchPart, BatchSource, Group, Tally
 from whet.rl.loop.training_loop import TrainingLoop
@@ -86,7 +84,7 @@ class Orchestrator(TrainingLoop):
         if self.config.asynchronous:
             assembly |= length_metrics(learned.groups, learned.tally.lost_lengths)
         metrics = step_metrics(learned.groups, learned.tally, learned.sequences, assembly, loss, optim, timings)
-        metrics |= engine_metrics(self.engine) | learner_metrics(self.learner) | self._turns
+        metrics |= self.engine.metrics() | self.learner.metrics() | self._turns
         if self.ending is not None:
             self.ending.after_step()
         record = self._record(step, learned, metrics)
@@ -197,20 +195,20 @@ class Orchestrator(TrainingLoop):
     async def _device_to_learner(self) -> None:
         """The engine frees what it has on the device that it shares with the learner, which takes its turn there."""
         began = time.perf_counter()
-        slept = await self._of_engine("sleep", "the engine to sleep", sleeping_engine(self.engine).sleep())
+        slept = await self._of_engine("sleep", "the engine to sleep", self.engine.sleep())
         if slept is None:
             raise StopRequested
         self._turns = {"engine/slept_bytes": float(slept), "time/sleep": time.perf_counter() - began}
-        await self._in_learner(offloading_learner(self.learner).restore)
+        await self._in_learner(self.learner.restore)
 
     async def _hand_over(self, update: WeightUpdate) -> None:
         """New weights to the engine. One that does not take them ends the run, but the step counts: it was learned."""
         if not self.config.deployment.colocate:
             await self._of_engine("weights", "the engine to take weights", self.engine.load_weights(update))
             return
-        await self._in_learner(offloading_learner(self.learner).offload)
+        await self._in_learner(self.learner.offload)
         began = time.perf_counter()
-        await self._of_engine("wake", "the engine to wake with new weights", sleeping_engine(self.engine).wake(update))
+        await self._of_engine("wake", "the engine to wake with new weights", self.engine.wake(update))
         self._turns["time/wake"] = time.perf_counter() - began
 
     async def _of_engine(self, kind: str, awaited: str, work: Awaitable[T]) -> T | None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from whet.rl.data.batch import TokenSequence, pack
 from whet.rl.data.metrics import utilisation
-from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams, learner_metrics
+from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
 from whet.rl.loop.training_loop import TrainingLoop
 from whet.rl.monitors.protocol import StepReport
 from whet.rl.sections.algorithm import LossConfig
@@ -72,7 +72,7 @@ class SftLoop(TrainingLoop):
             )
         trained = [f"{pick.epoch}-{self.data.train[pick.row].number}" for pick in picks]
         metrics = step_metrics(picks, examples, loss, optim, time.perf_counter() - started)
-        metrics |= learner_metrics(self.learner)
+        metrics |= self.learner.metrics()
         if self._validation_is_due(step):
             metrics |= self._validate()
         with self.watchdog.waiting("records", "the run", "the disk (records)", act=self.watchdog.stop, blocks=True):

@@ -26,16 +26,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from whet.errors import RolloutTimeoutError, TrainingError
-from whet.inference.protocol import (
-    Engine,
-    OnTokens,
-    Sample,
-    SampleRequest,
-    WeightUpdate,
-    engine_metrics,
-    sleeping_engine,
-    trouble_text,
-)
+from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WrappedEngine
 from whet.rl.data.lengths import Lengths
 from whet.rl.supervision.watchdog import ENGINE, STALLED, Stall, WaitTable, WatchdogConfig, WatchedWait, seconds
 from whet.system.children import Listener
@@ -261,28 +252,15 @@ class Watchdog:
             self._last_resort(message)
 
 
-@dataclass(slots=True)
-class WatchedEngine:
+class WatchedEngine(WrappedEngine):
     """Another engine, as it is. One wait spans from a request, or the answer before, to the next answer."""
 
-    engine: Engine
-    watchdog: Watchdog
-    lengths: Lengths = field(default_factory=Lengths)
-    tokens: int = 0  # sampled since it was made
-    _asking: int = 0
-    _wait: WatchedWait | None = None
-
-    @property
-    def version(self) -> int:
-        return self.engine.version
-
-    @version.setter
-    def version(self, version: int) -> None:
-        self.engine.version = version
-
-    @property
-    def recomputes(self) -> bool:
-        return self.engine.recomputes
+    def __init__(self, engine: Engine, watchdog: Watchdog, lengths: Lengths | None = None) -> None:
+        super().__init__(engine)
+        self.watchdog, self.lengths = watchdog, lengths or Lengths()
+        self.tokens = 0  # sampled since it was made
+        self._asking = 0
+        self._wait: WatchedWait | None = None
 
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         self._asking += 1
@@ -290,10 +268,7 @@ class WatchedEngine:
         turn, count = self.lengths.ask(request.rollout_key, request.params.max_tokens), None
         try:
             with in_context_of(wait):  # a task that the engine starts for itself is not the rollout's
-                if on_tokens is None:
-                    sample = await self.engine.sample(request)
-                else:
-                    sample = await self.engine.sample(request, on_tokens=on_tokens)
+                sample = await super().sample(request, on_tokens=on_tokens)
             self.tokens += (count := len(sample.ids))
             self._end(answered=True)
             return sample
@@ -304,27 +279,6 @@ class WatchedEngine:
                 self._end(answered=False)
             elif self._wait is None:
                 self._begin()
-
-    async def load_weights(self, update: WeightUpdate) -> None:
-        await self.engine.load_weights(update)
-
-    async def sleep(self) -> int:
-        return await sleeping_engine(self.engine).sleep()
-
-    async def wake(self, update: WeightUpdate) -> None:
-        await sleeping_engine(self.engine).wake(update)
-
-    async def unload_adapter(self, name: str) -> None:
-        await self.engine.unload_adapter(name)
-
-    async def release(self, rollout_key: str) -> None:
-        await self.engine.release(rollout_key)
-
-    async def close(self) -> None:
-        await self.engine.close()
-
-    def metrics(self) -> dict[str, float]:
-        return engine_metrics(self.engine)
 
     def _begin(self) -> WatchedWait:
         dog = self.watchdog
@@ -339,5 +293,5 @@ class WatchedEngine:
             self._wait = None
 
     def _describe(self) -> str:
-        trouble = trouble_text(self.engine)
+        trouble = self.waiting_for()
         return f"{self._asking} requests are waiting{f'; {trouble}' if trouble else ''}"
