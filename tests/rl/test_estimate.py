@@ -165,7 +165,7 @@ def test_what_is_not_known_is_said_and_nothing_is_downloaded(tmp_path: Path) -> 
 
 
 def test_a_step_takes_what_it_took_a_run_of_the_same_work(tmp_path: Path) -> None:
-    made = config("whet/tiny", runs_directory=str(tmp_path))
+    made = config("whet/tiny", runs_directory=str(tmp_path)).settled()
     run = tmp_path / "before"
     run.mkdir()
     (run / "config.toml").write_text(made.to_toml())
@@ -176,7 +176,7 @@ def test_a_step_takes_what_it_took_a_run_of_the_same_work(tmp_path: Path) -> Non
     found = estimate(made)
     assert found.step_seconds == 0.5
     assert str(run) in (found.source or "")
-    assert estimate(config("whet/tiny", runs_directory=str(tmp_path), seed=7)).step_seconds == 0.5
+    assert estimate(config("whet/tiny", runs_directory=str(tmp_path), seed=7).settled()).step_seconds == 0.5
     assert estimate(config("whet/tiny", runs_directory=str(tmp_path), batch_size=16)).step_seconds is None
 
 

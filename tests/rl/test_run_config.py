@@ -37,7 +37,7 @@ def test_the_resolved_config_reads_back_as_itself(load, tmp_path: Path) -> None:
 
 def test_a_run_is_saved_without_secrets_and_resumed_with_its_own_config(load) -> None:
     args = ["--env.0.args", '{ judge_url = "http://me:hunter2@h/v1?key=hunter3", judge_api_key = "hunter4" }']
-    config = load(MINIMAL, *args)
+    config = load(MINIMAL, *args).settled()
     run = RunDirectory(config.directory)
     run.open(config, resume=False)
     run.close()
@@ -214,7 +214,7 @@ def test_keys_of_engines_and_gpus_may_be_above_the_tables(load) -> None:
 
 def test_a_run_may_be_resumed_with_other_servers(load) -> None:
     run = RunDirectory(load().directory)
-    run.open(load(MINIMAL, "--inference.engine", "vllm"), resume=False)
+    run.open(load(MINIMAL, "--inference.base_url", "http://me:secret@host:8000").settled(), resume=False)
     run.close()
     run.check(load(), resume=True)
     flags = ("--inference.servers", "2", "--inference.server_args", "{ max_num_seqs = 4 }")

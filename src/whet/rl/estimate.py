@@ -45,7 +45,6 @@ from whet.rl.learner.config import EAGER_KEYS, LOGITS_AT_ONCE, LoraConfig
 from whet.rl.sections.inference import InferenceConfig
 from whet.rl.sections.training import TrainingConfig
 from whet.rl.sft.config import SftConfig
-from whet.rl.storage.run_directory import as_now
 from whet.rl.stored.stored_run import find_runs
 
 SAME_WORK = ("batch_size", "rollouts_per_example", "max_async_level", "sampling", "env", "lora", "learner", "inference")
@@ -303,8 +302,7 @@ def measured_step(config: TrainingConfig, same_work: Sequence[str]) -> tuple[flo
     """The median seconds of a step of the newest run of the same work on this machine, and which run that is."""
     wanted, folder = config.model_dump(mode="json", exclude_none=True), config.runs_directory
     for run in find_runs(folder) if folder.is_dir() else ():
-        began = as_now(run.config, config)
-        if any(began.get(key) != wanted.get(key) for key in ("model", *same_work)):
+        if any(run.config.get(key) != wanted.get(key) for key in ("model", *same_work)):
             continue
         times = [row["time/step"] for row in run.metrics() if isinstance(row.get("time/step"), float)]
         if times:

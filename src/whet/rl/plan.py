@@ -19,7 +19,6 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
 from whet.calls import call_all
-from whet.config import read_toml
 from whet.envs.answers import check_answers
 from whet.envs.env_group import held_out_rows
 from whet.envs.environment import Environment
@@ -52,7 +51,7 @@ from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import SftData, load_data
 from whet.rl.sft.rows import check_path
 from whet.rl.step_time import StepTime
-from whet.rl.storage.run_directory import RunDirectory
+from whet.rl.storage.run_directory import RunDirectory, began_with
 from whet.rl.storage.starting_point import check_starting_point
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
@@ -133,8 +132,8 @@ def plan_training(config: ConfigT, *, resume: bool = False) -> TrainingPlan[Conf
 
     Raises `ConfigError` for a device that is not here.
     """
-    saved = RunDirectory(config.directory).config
-    settled = config.settled(read_toml(saved) if resume and saved.is_file() else None)
+    is_there = resume and RunDirectory(config.directory).config.is_file()
+    settled = config.settled(began_with(config.directory, type(config)) if is_there else None)
     return TrainingPlan(cast(ConfigT, settled), devices(settled), len(visible_gpus()))
 
 

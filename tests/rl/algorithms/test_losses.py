@@ -135,11 +135,6 @@ def test_the_bounds_of_a_loss_are_written_into_the_config_and_those_given_stay()
         LossConfig(eps_low=0.3)
 
 
-def test_the_bounds_that_configs_of_earlier_runs_hold_for_every_loss_are_read():
-    assert LossConfig(loss="masked_is", eps_low=0.2, eps_high=0.2) == LossConfig()
-    assert LossConfig(loss="gspo", eps_low=0.2, eps_high=0.2).ratio_bounds == (0.8, 1.2)
-
-
 @pytest.mark.parametrize(
     ("name", "constants"),
     [

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -28,12 +27,13 @@ Precision = Literal["auto", "float32", "bfloat16"]
 AUTO_DTYPE = "auto: bfloat16 on CUDA, else float32."
 
 
-def settled_dtype(chosen: Precision, key: str, began: Mapping[str, Any] | None, otherwise: Precision) -> Precision:
-    """What `auto` stands for: in a run that is resumed what it began with, which before the key existed was float32."""
-    if chosen != "auto" or began is None:
-        return otherwise if chosen == "auto" else chosen
-    before: Precision = "bfloat16" if began.get(key) == "bfloat16" else "float32"
-    return before
+def settled_dtype(section: StrictModel, key: str, began: StrictModel | None, otherwise: Precision) -> Precision:
+    """What the section says, or for `auto` the one that the run `began` with, or `otherwise`."""
+    for one in (section, began):
+        chosen: Precision = getattr(one, key, "auto")
+        if chosen != "auto":
+            return chosen
+    return otherwise
 
 
 class OptimizerConfig(StrictModel):
@@ -117,16 +117,16 @@ class LearnerConfig(StrictModel):
             )
         return size
 
-    def settled(self, *, adapter: bool, began: Mapping[str, Any] | None = None, on_cuda: bool | None = None) -> Self:
+    def settled(self, *, adapter: bool, began: LearnerConfig | None = None, on_cuda: bool | None = None) -> Self:
         """With a dtype for each `auto`, where training is of an `adapter` or of all weights. `began` is `[learner]` of
         the run that is resumed; `on_cuda` says whether it computes there, where another machine is planned for. Raises
         `ConfigError` for a device that is not there."""
         if on_cuda is None:
             on_cuda = choose_device(self.device, "[learner] device").startswith("cuda")
-        dtype = settled_dtype(self.dtype, "dtype", began, "bfloat16" if on_cuda else "float32")
+        dtype = settled_dtype(self, "dtype", began, "bfloat16" if on_cuda else "float32")
         half: Precision = "bfloat16" if on_cuda and dtype == "bfloat16" else "float32"
-        weights = settled_dtype(self.weights_dtype, "weights_dtype", began, "float32" if adapter else half)
-        base = settled_dtype(self.base_dtype, "base_dtype", began, half if adapter else "float32")
+        weights = settled_dtype(self, "weights_dtype", began, "float32" if adapter else half)
+        base = settled_dtype(self, "base_dtype", began, half if adapter else "float32")
         return self.model_copy(update={"dtype": dtype, "weights_dtype": weights, "base_dtype": base})
 
     def check_dtypes(self, lora: LoraConfig | None) -> None:

@@ -17,9 +17,6 @@ RatioOf = Literal["token", "sequence", "geometric"]
 CONSTANTS = ("eps_low", "eps_high", "mask_threshold", "mask_penalty", "dro_beta")
 """Keys that only the losses use whose `loss_constants` name them; with another loss they are refused."""
 
-EARLIER_BOUND = 0.2
-"""What configs of earlier runs hold for eps_low and eps_high, whatever their loss: dropped where the loss has none."""
-
 PART_OF: dict[str, str] = {
     "kl_estimator": "kl_coef",
     "reference": "kl_coef",
@@ -103,9 +100,6 @@ class LossConfig(StrictModel):
         if not isinstance(data, dict):
             return data
         given, constants = dict(data), _constants(str(data.get("loss", "masked_is")))
-        for name in ("eps_low", "eps_high"):
-            if name not in constants and given.get(name) == EARLIER_BOUND:
-                del given[name]
         for name, default in constants.items():
             if name not in cls.model_fields:
                 given["loss_args"] = {name: default, **given.get("loss_args", {})}

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -29,6 +28,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from whet.config import StrictModel
 from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, choose_device
 from whet.rl.learner.config import AUTO_DTYPE, Precision, settled_dtype
+from whet.system.redaction import MARK
 
 Flags = dict[str, bool | int | float | str]
 EngineKind = Literal["embedded", "vllm"]
@@ -162,7 +162,7 @@ class InferenceConfig(StrictModel):
     def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         addresses = tuple(url.rstrip("/").removesuffix("/v1") for url in urls)
         for url, given in zip(addresses, urls, strict=True):
-            parts = urlsplit(url)
+            parts = urlsplit(url.replace(MARK, "user"))  # that of a run which was saved without its secret
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
                 raise ValueError(f"{given!r} is not the address of a server. Write it as http://host:8000.")
             if addresses.count(url) > 1:
@@ -214,12 +214,12 @@ class InferenceConfig(StrictModel):
     def gpus_per_server(self) -> int:
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
-    def settled(self, began: Mapping[str, Any] | None, *, on_cuda: bool | None = None) -> Self:
+    def settled(self, began: InferenceConfig | None, *, on_cuda: bool | None = None) -> Self:
         """As `TrainingConfig.settled`. `on_cuda` says whether it computes there, where this process does not."""
         if on_cuda is None:
             on_cuda = choose_device(self.device, "[inference] device").startswith("cuda")
         otherwise: Precision = "bfloat16" if on_cuda else "float32"
-        return self.model_copy(update={"dtype": settled_dtype(self.dtype, "dtype", began, otherwise)})
+        return self.model_copy(update={"dtype": settled_dtype(self, "dtype", began, otherwise)})
 
 
 GPU_COUNTS = ("num_gpus", "num_train_gpus", "num_infer_gpus")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -174,21 +173,18 @@ class TrainingConfig(StrictModel):
         self.learner.check_dtypes(self.lora)
         return self
 
-    def settled(self, began: Mapping[str, Any] | None = None) -> Self:
-        """With a dtype for each `auto`: by device, or, resumed, by the saved config that the run `began` with.
+    def settled(self, began: TrainingConfig | None = None) -> Self:
+        """With a dtype for each `auto`: by device, or, resumed, by the config that the run `began` with.
 
         So a run keeps its dtypes on whatever device it is resumed. Raises `ConfigError` for a missing device.
         """
-        before: Mapping[str, Any] = began or {}
-        learner = before.get("learner", {}) if began is not None else None
         learns, samples = self.on_cuda
-        adapter = self.lora is not None
-        changes: dict[str, Any] = {"learner": self.learner.settled(adapter=adapter, began=learner, on_cuda=learns)}
+        before = None if began is None else began.learner
+        learner = self.learner.settled(adapter=self.lora is not None, began=before, on_cuda=learns)
         inference: InferenceConfig | None = getattr(self, "inference", None)
         if inference is not None:
-            sampler = before.get("inference", {}) if began is not None else None
-            changes["inference"] = inference.settled(sampler, on_cuda=samples)
-        return self.model_copy(update=changes)
+            inference = inference.settled(getattr(began, "inference", None), on_cuda=samples)
+        return self.model_copy(update={"learner": learner, "inference": inference})
 
     @property
     def on_cuda(self) -> tuple[bool | None, bool | None]:

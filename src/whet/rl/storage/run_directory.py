@@ -13,12 +13,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
-
-from whet.config import read_toml
+from whet.config import read_toml, validate
 from whet.envs.identity.record import changed_fields, identify, identity_differences
 from whet.errors import RunError
 from whet.records.differences import differences, refuse
@@ -27,6 +24,8 @@ from whet.rl.sections.inference import NEUTRAL
 from whet.rl.sections.training import TrainingConfig, TrainingEnvConfig
 from whet.system.files import write_whole
 from whet.system.redaction import redacted
+
+ConfigT = TypeVar("ConfigT", bound=TrainingConfig)
 
 FREE_ON_RESUME = (
     "name",
@@ -54,9 +53,6 @@ FREE_ON_RESUME = (
 )
 """Keys that may differ on resume: they change neither what is sampled nor what is learned. So may `max_steps` grow."""
 
-
-DTYPES = (("learner", "dtype"), ("learner", "weights_dtype"), ("learner", "base_dtype"), ("inference", "dtype"))
-"""Keys whose `auto` is settled when a run begins."""
 
 LENGTH = ("max_steps", "num_epochs")
 """Keys that say when a run ends. They may differ where nothing that was done so far depends on them."""
@@ -91,7 +87,8 @@ class RunDirectory(OwnedDirectory):
             return
         if not self.config.is_file():
             raise RunError(f"{self.path} is not a run: {self.config} is missing. Start it without --resume.")
-        refuse(config_differences(read_toml(self.config), config), f"{self.path} was started with another config:")
+        began = began_with(self.path, type(config))
+        refuse(config_differences(began, config), f"{self.path} was started with another config:")
 
     def open(self, config: TrainingConfig, *, resume: bool) -> None:
         """Make the directory, or take an existing one to resume in, and lock it. Raises `RunError`."""
@@ -100,49 +97,25 @@ class RunDirectory(OwnedDirectory):
             write_whole(self.config, config.to_toml())
 
 
-def config_differences(saved: Mapping[str, Any], config: TrainingConfig) -> list[str]:
+def began_with(directory: Path, kind: type[ConfigT]) -> ConfigT:
+    """The config that a run began with; a key that it lacks has its default. Raises `ConfigError`."""
+    file = directory / RUN_CONFIG
+    return validate(kind, read_toml(file), str(file))
+
+
+def config_differences(began: TrainingConfig, config: TrainingConfig) -> list[str]:
     """What would make a resumed run another run, a line each; empty when there is nothing."""
     lines = []
-    now = config.settled(saved).model_dump(mode="json", exclude_none=True)
-    for path, (before, after) in differences(redacted(as_now(saved, config)), redacted(now)).items():
+    before, now = (redacted(one.model_dump(mode="json", exclude_none=True)) for one in (began, config.settled(began)))
+    for path, (old, new) in differences(before, now).items():
         why = ""
         if path in LENGTH:
             if config.optimizer.schedule == "constant":
                 continue
             why = ", and optimizer.schedule depends on it"
         if not any(path == free or path.startswith(f"{free}.") for free in FREE_ON_RESUME):
-            lines.append(f"{path}: was {before!r}, is {after!r}{why}")
+            lines.append(f"{path}: was {old!r}, is {new!r}{why}")
     return lines
-
-
-def as_now(saved: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
-    """What a run that began with `saved` would be configured with if it began now."""
-    whole = completed(saved, config)
-    for section, key in DTYPES:  # `auto` of a run that began before the key existed, when all was float32
-        if whole.get(section, {}).get(key) == "auto":
-            whole[section] = {**whole[section], key: "float32"}
-    return whole
-
-
-def completed(saved: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
-    """`saved`, in which a key that it lacks has its default: a run that began before a key existed did what the default
-    does. Optional sections and rows of tables that it lacks stay absent."""
-    whole = dict(saved)
-    for name, field in type(config).model_fields.items():
-        now, default = getattr(config, name), field.get_default(call_default_factory=True)
-        if name not in whole:
-            if default is not PydanticUndefined:
-                constructed = type(config).model_construct(**{name: default})
-                whole |= constructed.model_dump(mode="json", include={name}, exclude_none=True)
-        elif isinstance(now, BaseModel) and isinstance(whole[name], Mapping):
-            whole[name] = completed(whole[name], now)
-        elif isinstance(now, tuple) and isinstance(whole[name], list):
-            known = [
-                completed(row, model) if isinstance(model, BaseModel) and isinstance(row, Mapping) else row
-                for row, model in zip(whole[name], now, strict=False)
-            ]
-            whole[name] = known + whole[name][len(known) :]
-    return whole
 
 
 FILE = "environments.json"
