@@ -163,6 +163,7 @@ def made(config: RunConfig, part: str) -> dict[str, Any]:
         patch.setattr(whet.rl.plan, "training_env", lambda env: env)
         patch.setattr(whet.rl.plan, "load_environment", lambda *_, **__: None)
         patch.setattr(backends, "make_learner", lambda *_, **__: SimpleNamespace(close=lambda: None))
+        patch.setattr(backends, "local_ranks", lambda *_, **__: note)
         patch.setattr(backends, part, note)
         with pytest.raises(Made):
             run_training(config, json_output=True)
@@ -184,7 +185,7 @@ def first_process(config: RunConfig) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(whet.rl.plan, "training_env", lambda env: env)
         patch.setattr(whet.rl.plan, "load_environment", lambda *_, **__: None)
-        for part in ("EngineProcess", "ProcessLearner", "make_learner"):
+        for part in ("EngineProcess", "local_ranks", "make_learner"):
 
             def note(*_: Any, part: str = part, **__: Any) -> Any:
                 raise Made(part)
@@ -700,6 +701,6 @@ def test_a_run_takes_a_batch_in_parts_unless_its_advantages_are_made_of_all_of_i
 
 def test_the_reference_has_a_thread_of_its_own_beside_a_learner_that_has_one_thread_and_computes_while_others_sample():
     beside = (*ASYNC, *KL, "--deployment.engine_process", "false")
-    assert made(load((*beside, "--deployment.threads", "2")), "ProcessLearner")["reference_thread"]
-    assert not made(load((*beside, "--deployment.threads", "4")), "ProcessLearner")["reference_thread"]
+    assert made(load((*beside, "--deployment.threads", "2")), "make_learner")["reference_thread"]
+    assert not made(load((*beside, "--deployment.threads", "4")), "make_learner")["reference_thread"]
     assert not made(load((*KL, "--deployment.threads", "1")), "make_learner")["reference_thread"]

@@ -109,7 +109,7 @@ def test_a_checkpoint_whose_bytes_changed_is_found(run_of: Run, tmp_path: Path) 
     [
         "RuntimeError: [enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory",
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
-        "the learner's process ended without a word: it was killed, most often for its memory.",
+        "the learner (cpu, process 9) was killed by SIGKILL in: optimiser step (most often for its memory: ...)",
     ],
 )
 def test_an_error_that_speaks_of_memory_asks_for_less_of_it(run_of: Run, message: str) -> None:

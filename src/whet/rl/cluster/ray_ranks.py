@@ -32,8 +32,7 @@ from whet.rl.cluster.head_watch import end_with_head, head_is_gone, wait_for_los
 from whet.rl.cluster.node_engine import PLACED_WITHIN_S, actor_line
 from whet.rl.cluster.shipped_modules import ModuleSource, import_from
 from whet.rl.cluster.weight_store import sees
-from whet.rl.learner.ranks.rank_group import RankResponse, Standing
-from whet.rl.learner.ranks.rank_learner import RankBody
+from whet.rl.learner.ranks.rank_group import RankBody, RankResponse, Standing, as_raised
 from whet.rl.supervision.child_log import Deliver
 
 LOOK_S = 0.5
@@ -294,7 +293,6 @@ class RankHost:
     def _make(self, model: str, options: Mapping[str, Any]) -> RankResponse:
         from whet.errors import WhetError
         from whet.inference.model_names import resolve_model
-        from whet.rl.learner.ranks.rank_learner import as_raised
 
         try:
             path = resolve_model(model)

@@ -27,7 +27,6 @@ from whet.inference.vllm.interpreter import find_vllm
 from whet.inference.vllm.members import RunningMember, ServerOptions, VllmMember
 from whet.rl.config import RunConfig
 from whet.rl.learner.make import make_learner
-from whet.rl.learner.process import ProcessLearner
 from whet.rl.learner.ranks.ranks_learner import RanksLearner, local_ranks
 from whet.rl.placement import PlacedPart, embedded_device
 from whet.rl.plan import TrainingPlan
@@ -41,7 +40,7 @@ from whet.system.children import began
 if TYPE_CHECKING:
     from whet.rl.learner.torch_learner import TorchLearner
 
-    AnyLearner = TorchLearner | ProcessLearner | RanksLearner
+    AnyLearner = TorchLearner | RanksLearner
 
 
 class Backend:
@@ -147,9 +146,9 @@ class ProcessBackend(Backend):
 def learner_class(plan: TrainingPlan[Any], scratch: Path, *, apart: bool = False) -> Callable[..., AnyLearner]:
     """What makes the learner on this machine: in ranks, in a process `apart`, or in this process."""
     config = plan.config
-    if config.ranks > 1:
+    if config.ranks > 1 or apart:
         return local_ranks(plan.placement.rank_devices, scratch, timeout_s=config.learner.rank_timeout_seconds)
-    return ProcessLearner if apart else make_learner
+    return make_learner
 
 
 def build_learner(

@@ -24,7 +24,6 @@ from whet.inference.loading import ModelFiles, read_model
 from whet.records.directory import failure_message
 from whet.records.lock import EndState
 from whet.records.report import report_or_note
-from whet.rl.learner.process import ProcessLearner
 from whet.rl.learner.ranks.ranks_learner import RanksLearner
 from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.loop.training_loop import TrainingLoop
@@ -85,7 +84,7 @@ class BegunRun(Generic[ConfigT]):
         `engine` in a process of its own logs is in the log of the run.
         """
         directory, children = self.directory, [] if engine is None else [engine]
-        if isinstance(learner, ProcessLearner | RanksLearner):
+        if isinstance(learner, RanksLearner):
             children.append(learner.log)
         directory.open(self.plan.config, resume=self.resume)
         try:
@@ -256,7 +255,9 @@ class TrainingRun(ABC):
 
     def _restored(self, passed_over: Sequence[str]) -> list[str]:
         """Lines about the learner that has just been loaded: where its ranks are, which checkpoints are damaged."""
-        ranks = [f"the learner is divided: {self.learner.describe()}"] if isinstance(self.learner, RanksLearner) else []
+        ranks = []
+        if isinstance(self.learner, RanksLearner) and self.config.ranks > 1:
+            ranks = [f"the learner is divided: {self.learner.describe()}"]
         return ranks + [f"checkpoint passed over: {line}" for line in passed_over]
 
     def _note(self, lines: Sequence[str]) -> None:
@@ -267,7 +268,7 @@ class TrainingRun(ABC):
         """The learner started again, and all else as the newest checkpoint has it, whose step is returned."""
         repaired = len(records.repaired)
         with self.watchdog.waiting("restart", "the run", "the learner to start again"):
-            assert isinstance(self.learner, ProcessLearner | RanksLearner), "no other learner is lost alone"
+            assert isinstance(self.learner, RanksLearner), "no other learner is lost alone"
             await asyncio.to_thread(self.learner.restart)
             step, state, passed_over = await asyncio.to_thread(records.rewind, self.learner)
         self._note([*self._restored(passed_over), *records.repaired[repaired:]])

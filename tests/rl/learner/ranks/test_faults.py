@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from whet.errors import ModelLoadError
-from whet.rl.learner.ranks.rank_group import Cause, Raised, RankResponse, Standing
-from whet.rl.learner.ranks.rank_learner import as_raised
+from whet.rl.learner.ranks.rank_group import Cause, Raised, RankResponse, Standing, as_raised
 from whet.rl.learner.ranks.ranks_learner import REASON_WITHIN_S, RankCall, find_fault
 
 TIMEOUT_S = 30.0

@@ -27,7 +27,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-from whet.rl.learner.ranks.rank_group import RankResponse, Standing
+from whet.rl.learner.ranks.rank_group import RankBody, RankResponse, Standing
 from whet.rl.supervision.child_log import ChildLog, ChildLogs, Deliver, tell_parent
 from whet.system.children import began, follow_parent, how_it_ended, is_suspended, kill, process_context
 
@@ -109,7 +109,7 @@ class LocalRankGroup:
         self._starts += 1
         self._answers = queue.SimpleQueue()
         meeting, pids = self._meeting_point(), process_context().RawArray(ctypes.c_longlong, 2 * self.size)
-        shared = {"world_size": self.size, "init_method": f"file://{meeting}"}
+        shared = {"world_size": self.size, "init_method": f"file://{meeting}"} if self.size > 1 else {}
         for number, device in enumerate(self._devices):
             computation = options["computation"].model_copy(update={"device": device})
             self._start_rank(number, pids, model, {**options, **shared, "computation": computation})
@@ -163,7 +163,7 @@ class LocalRankGroup:
         their_calls, calls = context.Pipe(duplex=False)
         answers, their_answers = context.Pipe(duplex=False)
         memory = context.RawArray(ctypes.c_char, RankState.BYTES)
-        state, log = RankState(memory), self._logs.add(f"rank {number}")
+        state, log = RankState(memory), self._logs.add(f"rank {number}" if self.size > 1 else "learner")
         state.phase(STARTING)
         process = context.Process(  # type: ignore[attr-defined]  # every context has it
             target=_run,
@@ -206,6 +206,7 @@ class LocalRankGroup:
             silent_s=max(0.0, now - beat),
             suspended=status is None and is_suspended(pid),
             ended=None if status is None else how_it_ended(status),
+            alone=self.size == 1,
         )
 
 
@@ -228,8 +229,6 @@ def _run(
     state = RankState(memory)
     state.phase(STARTING)
     threading.Thread(target=_beat, args=(state,), name="whet heartbeat", daemon=True).start()
-    from whet.rl.learner.ranks.rank_learner import RankBody  # loads torch, which the run's own process may not need
-
     body = RankBody(number, state.phase)
     answers.send(body.make(model, options))
     hears.attach()

@@ -5,6 +5,8 @@
 A group moves calls and answers and says where each rank stands. What is too long, which rank is to blame and what
 follows is decided in one place for all groups: `ranks_learner.py`. So nothing here waits without limit.
 
+`RankBody`: what runs in the process of a rank, whichever group has started it: calls in, answers out.
+
 One batch for many ranks: which sequences each computes, and their results put together again. Pure.
 
 Sequences that begin with the same prompt go to one rank, where it is computed once; so do those of one rollout. Such
@@ -14,7 +16,9 @@ groups than ranks, the last ranks have no part. Losses are sums, so that who com
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import reduce
@@ -26,10 +30,11 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.errors import WhetError
+from whet.errors import TrainingError, WhetError
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.protocol import LossOutput, TokenValues
 from whet.rl.supervision.child_log import Deliver
+from whet.system.loading_time import rare_collections
 
 MAKE = "make"
 """The verb that is answered when a rank has made its part of the learner; `start` sends it. Value: `LearnerFacts`."""
@@ -91,10 +96,13 @@ class Standing:
     ended: str | None = None
     """How its process ended, after "it": `was killed by SIGKILL`; None while it runs."""
 
+    alone: bool = False
+    """Whether it is the whole learner."""
+
     @property
     def name(self) -> str:
-        """`rank 1 (cuda:1, process 4711)`"""
-        return f"rank {self.rank} ({self.device}, {self.process})"
+        """`rank 1 (cuda:1, process 4711)`, `the learner (cpu, process 4711)`"""
+        return f"{'the learner' if self.alone else f'rank {self.rank}'} ({self.device}, {self.process})"
 
 
 class RankGroup(Protocol):
@@ -104,8 +112,8 @@ class RankGroup(Protocol):
     def start(self, model: Path, options: Mapping[str, Any]) -> None:
         """Start every rank; returns before they have answered `MAKE`.
 
-        Each makes `make_rank_learner(model, rank=..., world_size=..., init_method=..., **options)` on its device. Only
-        where none runs: before the first time, and after `kill`.
+        Each makes `make_rank_learner(model, rank=..., world_size=..., init_method=..., **options)` on its device; one
+        alone makes `make_learner(model, **options)`. Only where none runs: before the first time, and after `kill`.
         """
         ...
 
@@ -132,6 +140,90 @@ class RankGroup(Protocol):
     def forwarded_to(self, deliver: Deliver) -> AbstractContextManager[None]:
         """What ranks log and warn of is given to `deliver` until the block ends; of ranks started again, too."""
         ...
+
+
+IDLE = "waiting for a call"
+CALLS = {
+    MAKE: "loading the model",
+    "forward_backward": "forward and backward pass",
+    "token_logprobs": "forward pass",
+    "optim_step": "optimiser step",
+    "publish": "publishing weights",
+    "save": "saving a checkpoint",
+    "load": "loading a checkpoint",
+    "export": "exporting weights",
+    "export_merged": "exporting weights",
+}
+"""The first phase of each call; the learner names those within."""
+NO_MEMORY = ("out of memory", "not enough memory", "cannot allocate memory", "can't allocate memory")
+BROKEN_CONNECTION = ("closed by peer", "connection reset", "connection refused", "broken pipe", "gloo", "nccl")
+"""Parts of messages by which an exception of torch is known, in lower case."""
+LONGEST = 500
+"""Characters of a message; the log has the whole exception."""
+
+_log = logging.getLogger(__name__)
+
+
+class RankBody:
+    """One rank's part of the learner."""
+
+    def __init__(self, rank: int, phase: Callable[[str], None]) -> None:
+        """`phase` is called with what the rank does from now on, in words."""
+        self.rank = rank
+        self._phase = phase
+        self._learner: Any = None
+
+    def make(self, model: Path, options: Mapping[str, Any]) -> RankResponse:
+        """Make the learner; `options` are those of `RankGroup.start`."""
+        return self._answered(MAKE, lambda: self._make(model, options))
+
+    def call(self, verb: str, arguments: tuple[Any, ...]) -> RankResponse:
+        return self._answered(verb, lambda: getattr(self._learner, verb)(*arguments))
+
+    def _make(self, model: Path, options: Mapping[str, Any]) -> LearnerFacts:
+        with rare_collections():
+            if "world_size" in options:
+                from whet.rl.learner.ranks.rank_learner import make_rank_learner
+
+                made: Any = make_rank_learner(model, rank=self.rank, phase=self._phase, **options)
+            else:
+                from whet.rl.learner.make import make_learner
+
+                made = make_learner(model, **options)
+        self._learner = made
+        return LearnerFacts(made.version, made.parameters, made.trained_parameters)
+
+    def _answered(self, verb: str, work: Callable[[], Any]) -> RankResponse:
+        self._phase(CALLS[verb])
+        try:
+            value = work()
+        except Exception as error:
+            raised = as_raised(error)
+            if raised.cause != "whet":
+                _log.error("%s failed", CALLS[verb], exc_info=error)
+            return RankResponse(self.rank, raised=raised)
+        self._phase(IDLE)
+        return RankResponse(self.rank, value, version=self._learner.version)
+
+
+def as_raised(error: Exception) -> Raised:
+    """What the run is to know of an exception of a rank."""
+    line = " ".join(str(error).split())[:LONGEST]
+    text = f"{type(error).__name__}: {line}" if line else type(error).__name__
+    if not isinstance(error, WhetError):
+        return Raised(_cause(error), text)
+    try:
+        pickle.loads(pickle.dumps(error))
+    except TypeError:  # its arguments are not those that it is made with
+        error = TrainingError(str(error))
+    return Raised("whet", text, error)
+
+
+def _cause(error: Exception) -> Cause:
+    said = f"{type(error).__name__} {error}".lower()
+    if isinstance(error, MemoryError) or any(part in said for part in ("outofmemoryerror", *NO_MEMORY)):
+        return "memory"
+    return "peer" if any(part in said for part in BROKEN_CONNECTION) else "other"
 
 
 Index = NDArray[np.int64]

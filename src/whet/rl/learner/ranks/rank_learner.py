@@ -8,15 +8,11 @@ same error. The driver that starts ranks, gives each its part and joins what the
     optim_step         each rank updates its part; the gradient's norm is that of all
     publish, export    all ranks gather one tensor after the other, and rank 0 writes
     save               rank 0 writes the weights, each rank its part of the optimiser's state
-
-`RankBody`: what runs in the process of a rank, whichever `RankGroup` has started it: calls in, answers out.
 """
 
 from __future__ import annotations
 
-import logging
-import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,20 +23,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from whet.errors import TrainingError, WhetError
+from whet.errors import TrainingError
 from whet.inference.devices import choose_device
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.forward.forward_pass import ForwardPass, MicroBatch
 from whet.rl.learner.make import Dtype, LearnerParts, learner_parts
 from whet.rl.learner.protocol import LossOutput
-from whet.rl.learner.ranks.rank_group import MAKE, Cause, LearnerFacts, Raised, RankResponse, empty_part, one_token
+from whet.rl.learner.ranks.rank_group import empty_part, one_token
 from whet.rl.learner.ranks.sharding import Sharding, call_layer
 from whet.rl.learner.saved_state import SavedState, check_saved, save_state_of_ranks
 from whet.rl.learner.torch_learner import TorchLearner
 from whet.rl.learner.weights import PublishFormat
 from whet.rl.sections.algorithm import LossConfig
-from whet.system.loading_time import rare_collections
 
 
 def make_rank_learner(
@@ -209,79 +204,3 @@ class ShardedPass(ForwardPass):
             model.forward = partial(super().logprobs, model)
         outputs: tuple[Tensor, Tensor] = model(micro)
         return outputs
-
-
-IDLE = "waiting for a call"
-CALLS = {
-    MAKE: "loading the model",
-    "forward_backward": "forward and backward pass",
-    "token_logprobs": "forward pass",
-    "optim_step": "optimiser step",
-    "publish": "publishing weights",
-    "save": "saving a checkpoint",
-    "load": "loading a checkpoint",
-    "export": "exporting weights",
-    "export_merged": "exporting weights",
-}
-"""The first phase of each call; the learner names those within."""
-NO_MEMORY = ("out of memory", "not enough memory", "cannot allocate memory", "can't allocate memory")
-BROKEN_CONNECTION = ("closed by peer", "connection reset", "connection refused", "broken pipe", "gloo", "nccl")
-"""Parts of messages by which an exception of torch is known, in lower case."""
-LONGEST = 500
-"""Characters of a message; the log has the whole exception."""
-
-_log = logging.getLogger(__name__)
-
-
-class RankBody:
-    """One rank's part of the learner."""
-
-    def __init__(self, rank: int, phase: Callable[[str], None]) -> None:
-        """`phase` is called with what the rank does from now on, in words."""
-        self.rank = rank
-        self._phase = phase
-        self._learner: Any = None
-
-    def make(self, model: Path, options: Mapping[str, Any]) -> RankResponse:
-        """Make the learner; `options` are those of `make_rank_learner` but for `rank` and `phase`."""
-        return self._answered(MAKE, lambda: self._make(model, options))
-
-    def call(self, verb: str, arguments: tuple[Any, ...]) -> RankResponse:
-        return self._answered(verb, lambda: getattr(self._learner, verb)(*arguments))
-
-    def _make(self, model: Path, options: Mapping[str, Any]) -> LearnerFacts:
-        with rare_collections():
-            self._learner = made = make_rank_learner(model, rank=self.rank, phase=self._phase, **options)
-        return LearnerFacts(made.version, made.parameters, made.trained_parameters)
-
-    def _answered(self, verb: str, work: Callable[[], Any]) -> RankResponse:
-        self._phase(CALLS[verb])
-        try:
-            value = work()
-        except Exception as error:
-            raised = as_raised(error)
-            if raised.cause != "whet":
-                _log.error("%s failed", CALLS[verb], exc_info=error)
-            return RankResponse(self.rank, raised=raised)
-        self._phase(IDLE)
-        return RankResponse(self.rank, value, version=self._learner.version)
-
-
-def as_raised(error: Exception) -> Raised:
-    """What the run is to know of an exception of a rank."""
-    line = " ".join(str(error).split())[:LONGEST]
-    text = f"{type(error).__name__}: {line}" if line else type(error).__name__
-    if not isinstance(error, WhetError):
-        return Raised(_cause(error), text)
-    try:
-        pickle.loads(pickle.dumps(error))
-    except TypeError:  # its arguments are not those that it is made with
-        error = TrainingError(str(error))
-    return Raised("whet", text, error)
-
-
-def _cause(error: Exception) -> Cause:
-    said = f"{type(error).__name__} {error}".lower()
-    if isinstance(error, MemoryError) or any(part in said for part in ("outofmemoryerror", *NO_MEMORY)):
-        return "memory"
-    return "peer" if any(part in said for part in BROKEN_CONNECTION) else "other"

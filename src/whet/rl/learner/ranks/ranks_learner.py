@@ -1,8 +1,9 @@
-"""`RanksLearner`: a `Learner` that is divided among the processes of a `RankGroup`.
+"""`RanksLearner`: a `Learner` that is divided among the processes of a `RankGroup`, or computes in one of its own.
 
-Each call goes to all ranks at once, a batch divided by whole groups, and returns when all have answered. Calls block:
-the loop makes them from a thread. A rank that ends, stands still or fails ends all of them, at once or after
-`timeout_s`, with one `LearnerLostError` that names it (`find_fault`); `restart` begins them again, as they were made.
+So it computes while others sample. Batches go there as arrays, weights come back as files in shared memory. A call goes
+to all ranks at once, a batch divided by whole groups, and returns when all have answered. Calls block: the loop makes
+them from a thread. A rank that ends, stands still or fails ends all of them, at once or after `timeout_s`, with one
+`LearnerLostError` that names it (`find_fault`); `restart` begins them again, as they were made.
 
 `find_fault`: which rank is to blame where a call of all ranks does not end, and for what. Pure: no clock, no processes.
 
@@ -17,6 +18,7 @@ the one that the others wait for. A `WhetError` is no fault of a rank: all ranks
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,9 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.errors import LearnerLostError, TrainingError, WhetError
+from whet.inference.protocol import WeightUpdate
 from whet.rl.data.batch import PackedBatch
-from whet.rl.learner.process import RemoteLearner
-from whet.rl.learner.protocol import LossOutput
+from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
 from whet.rl.learner.ranks.local_group import LocalRankGroup
 from whet.rl.learner.ranks.rank_group import LearnerFacts, RankGroup, RankResponse, Standing, divide
 from whet.rl.sections.algorithm import LossConfig
@@ -48,7 +50,7 @@ LAST_RESORT = 2.0
 """Times `timeout_s` after which a collective ends by itself, in case nothing is there any more that would end it."""
 
 
-class RanksLearner(RemoteLearner):
+class RanksLearner(Learner):
     """See `whet.rl.learner.protocol.Learner`."""
 
     def __init__(self, group: RankGroup, model: Path, *, timeout_s: float, **options: Any) -> None:
@@ -73,6 +75,9 @@ class RanksLearner(RemoteLearner):
         self._start()
 
     def forward_backward(self, batch: PackedBatch, loss: LossConfig) -> LossOutput:
+        if self._group.size == 1:
+            output: LossOutput = self._call("forward_backward", batch, loss)
+            return output
         division = divide(batch, self._group.size)
         tokens = [0 if part is None else len(part.ids) for part in division.parts]
         self._busiest += max(tokens)
@@ -80,8 +85,32 @@ class RanksLearner(RemoteLearner):
         return division.join(self._each("forward_backward", [(part, loss) for part in division.parts]))
 
     def token_logprobs(self, batch: PackedBatch) -> NDArray[np.float32]:
+        if self._group.size == 1:
+            logprobs_T: NDArray[np.float32] = self._call("token_logprobs", batch)
+            return logprobs_T
         division = divide(batch, self._group.size)
         return division.join_logprobs(self._each("token_logprobs", [(part,) for part in division.parts]))
+
+    def optim_step(self, params: OptimParams) -> OptimOutput:
+        output: OptimOutput = self._call("optim_step", params)
+        return output
+
+    def publish(self) -> WeightUpdate:
+        update: WeightUpdate = self._call("publish")
+        self._publications.published()
+        return update
+
+    def save(self, directory: Path) -> None:
+        self._call("save", directory)
+
+    def load(self, directory: Path) -> None:
+        self._call("load", directory)
+
+    def export(self, directory: Path, dtype: str = "float32") -> None:
+        self._call("export", directory, dtype)
+
+    def export_merged(self, directory: Path, dtype: str = "float32") -> None:
+        self._call("export_merged", directory, dtype)
 
     def metrics(self) -> dict[str, float]:
         """Of the batch learned since the last call."""
@@ -105,11 +134,9 @@ class RanksLearner(RemoteLearner):
 
     def _start(self) -> None:
         timeout_s = max(self._timeout_s, STARTS_WITHIN_S)
-        options = {
-            **self._options,
-            "publish_directory": self._publications.begin(),
-            "collective_timeout_s": LAST_RESORT * timeout_s,
-        }
+        options = {**self._options, "publish_directory": self._publications.begin()}
+        if self._group.size > 1:
+            options["collective_timeout_s"] = LAST_RESORT * timeout_s
         self._ended = None
         self._group.start(self._model, options)
         facts: LearnerFacts = self._answers(timeout_s)[0]
@@ -173,8 +200,12 @@ class RanksLearner(RemoteLearner):
 
 
 def local_ranks(devices: Sequence[str], directory: Path, *, timeout_s: float) -> Callable[..., RanksLearner]:
-    """`RanksLearner` with a process on this machine for each of `devices`; `directory` is private to the run."""
-    return partial(RanksLearner, LocalRankGroup(devices, directory), timeout_s=timeout_s)
+    """`RanksLearner` with a process on this machine for each of `devices`; `directory` is private to the run.
+
+    One alone waits for no other, and may take any time.
+    """
+    group = LocalRankGroup(devices, directory)
+    return partial(RanksLearner, group, timeout_s=timeout_s if group.size > 1 else math.inf)
 
 
 def _error_of(answer: RankResponse) -> WhetError | None:

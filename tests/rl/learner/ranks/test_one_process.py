@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import time
 from multiprocessing import active_children
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,8 @@ import pytest
 
 import whet.system.children
 from whet.errors import ModelLoadError
-from whet.rl.learner.process import ProcessLearner
+from whet.rl.learner.config import LearnerConfig
+from whet.rl.learner.ranks.ranks_learner import RanksLearner, local_ranks
 
 logger = logging.getLogger("somebody.else")
 
@@ -22,6 +24,11 @@ logger = logging.getLogger("somebody.else")
 def quick_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forked, so that torch need not be imported again; none of these computes."""
     monkeypatch.setattr(whet.system.children, "START_METHOD", "fork")
+
+
+def one_process(directory: Path) -> RanksLearner:
+    make = local_ranks(["cpu"], directory, timeout_s=1.0)
+    return make(Path("anything"), publish_directory=directory, computation=LearnerConfig())
 
 
 def test_what_it_warns_of_is_told_from_its_loading_to_its_steps(
@@ -33,9 +40,10 @@ def test_what_it_warns_of_is_told_from_its_loading_to_its_steps(
 
     def publish() -> None:
         logger.warning("shared memory is nearly full")
+        time.sleep(1.5)  # longer than ranks may be silent
 
     monkeypatch.setattr("whet.rl.learner.make.make_learner", make)
-    learner = ProcessLearner(Path("anything"), publish_directory=tmp_path)
+    learner = one_process(tmp_path)
     heard: queue.Queue[logging.LogRecord] = queue.Queue()
     try:
         with learner.log.forwarded_to(heard.put):
@@ -56,5 +64,5 @@ def test_one_that_cannot_be_made_says_why_and_its_process_is_gone(
     monkeypatch.setattr("whet.rl.learner.make.make_learner", make)
     before = set(active_children())
     with pytest.raises(ModelLoadError, match="no such model"):
-        ProcessLearner(Path("anything"), publish_directory=tmp_path)
+        one_process(tmp_path)
     assert set(active_children()) <= before
