@@ -1,8 +1,9 @@
 """From a config to a finished run: builds the parts of reinforcement learning and joins them in an `Orchestrator`.
 
 Everything that can be wrong with a config is found before the run directory is made, cheap checks first: files and
-directories, then environments, then the model. Importing this file does not import torch; the parts that need it do.
-This file holds no training logic; how a run begins and ends is in `supervision/lifecycle.py`.
+directories, then environments, then the model; one whose engine or learner cannot be made is removed. Importing this
+file does not import torch; the parts that need it do. This file holds no training logic; how a run begins and ends is
+in `supervision/lifecycle.py`.
 """
 
 from __future__ import annotations
@@ -56,11 +57,13 @@ def run_training(
     With `json_output` the terminal is left to the caller; the run directory is the same. Raises `WhetError` for a
     mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
     """
-    run = begin(config, resume=resume, quiet=json_output)
-    config, model = run.plan.config, run.model
-    if config.algorithm.router_replay and model.arch.experts is None:
-        raise ConfigError(f"[algorithm] router_replay would have no effect: {config.model} has no experts to record")
     with ExitStack() as stack:
+        run = stack.enter_context(begin(config, resume=resume, quiet=json_output))
+        config, model = run.plan.config, run.model
+        if config.algorithm.router_replay and model.arch.experts is None:
+            raise ConfigError(
+                f"[algorithm] router_replay would have no effect: {config.model} has no experts to record"
+            )
         backend = stack.enter_context(opened_backend(run.plan, model, run.directory.logs))
         learner = backend.learner()
         stack.callback(learner.close)
@@ -68,7 +71,6 @@ def run_training(
             learner.offload()
         sampler = backend.engine()
         monitor = stack.enter_context(run.watched(learner, backend.log))
-        backend.move_logs()
         monitor.watch(lambda: sampling_text(sampler))
         watchdog, lengths = Watchdog(config.watchdog), Lengths()
         engine = WatchedEngine(sampler, watchdog, lengths)

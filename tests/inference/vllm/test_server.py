@@ -369,25 +369,6 @@ def test_the_log_is_bounded(started, tmp_path) -> None:
     wait(lambda: Path(f"{server.log}.1").exists() and server.log.stat().st_size <= guard.LOG_BYTES)
 
 
-def test_a_log_that_was_moved_is_bounded_too_and_an_older_one_is_kept(started, tmp_path) -> None:
-    talker, go = tmp_path / "python", tmp_path / "go"
-    os.mkfifo(go)
-    talker.write_text(
-        f"#!/bin/sh\necho begun\nread -r line < {go}\nhead -c {3 * guard.LOG_BYTES} /dev/zero\nexec sleep 3600\n"
-    )
-    talker.chmod(0o755)
-    server = started(talker)
-    wait(lambda: server.log.read_text() == "begun\n")
-    moved = tmp_path / "logs" / "server.log"
-    moved.parent.mkdir()
-    moved.write_text("of an earlier server\n")
-    server.move_log(moved)
-    assert moved.read_text() == "begun\n"
-    assert Path(f"{moved}.1").read_text() == "of an earlier server\n"
-    go.write_text("go\n")
-    wait(lambda: Path(f"{moved}.1").stat().st_size > guard.LOG_BYTES and moved.stat().st_size <= guard.LOG_BYTES)
-
-
 def test_variables_of_whets_python_do_not_reach_the_servers(started, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("VLLM_API_KEY", "of another server")

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -99,9 +97,6 @@ def test_servers_that_were_begun_are_those_that_the_run_waits_for(engines: VllmB
     engines.begin()
     wait(servers)  # a program that has just begun has no command line yet for a moment
     (guard,) = servers()
-    assert not config.directory.exists()
-    config.directory.mkdir()
-    engines.move_logs()
 
     async def start() -> None:
         await engines.pool.start()
@@ -120,8 +115,6 @@ def test_a_server_that_fails_while_the_learner_loads_says_why_when_it_is_waited_
     monkeypatch.setenv("FAIL", "1")
     engines.begin()
     wait(lambda: not servers())
-    config.directory.mkdir()
-    engines.move_logs()
     log = config.directory / "logs" / "vllm-1.log"
     with pytest.raises(EngineError, match="400 GiB are more than there is") as raised:
         asyncio.run(engines.pool.start())
@@ -146,16 +139,6 @@ def test_a_learner_that_is_not_made_leaves_no_server_and_no_file(
     assert len(seen) == 1
     assert not servers()
     assert left(config) == []
-
-
-def test_output_of_a_killed_start_is_removed_by_the_next(engines: VllmBackend, config: RunConfig) -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    config.runs_directory.mkdir()
-    (config.runs_directory / f".r-{ended.pid}-vllm-1.log").touch()
-    (config.runs_directory / f".r-{os.getppid()}-vllm-1.log").touch()
-    engines.begin()
-    assert left(config) == [f".r-{os.getppid()}-vllm-1.log", f".r-{os.getpid()}-vllm-1.log"]
 
 
 def test_a_server_on_a_gpu_of_the_learners_waits_for_the_learner(

@@ -102,18 +102,13 @@ class VllmMember:
         self._begun: VllmServer | None = None  # by `begin`, and not waited for yet
         self._starts = 0
 
-    def begin(self, log: Path) -> None:
-        """Start the server without waiting for it: the first `start` does. It prints into `log` until `move_log`."""
-        self._begun = self._started(log)
-
-    def move_log(self) -> None:
-        """Let the server that was begun print into the log of this member, in the same file system."""
-        if self._begun is not None and self._log is not None:
-            self._begun.move_log(self._log)
+    def begin(self) -> None:
+        """Start the server without waiting for it: the first `start` does."""
+        self._begun = self._started()
 
     async def start(self) -> VllmEngine:
         options = self._options
-        server, self._begun = self._begun or self._started(self._log), None
+        server, self._begun = self._begun or self._started(), None
         await server.ready()
         return VllmEngine(
             HttpPool(server.socket, headers(server.key)),
@@ -122,16 +117,15 @@ class VllmMember:
             gone=self._gone,
         )
 
-    def _started(self, log: Path | None) -> VllmServer:
-        options = self._options
+    def _started(self) -> VllmServer:
         self._starts += 1
         self._server = start_server(
             f"engine {self.name}",
             self._model,
             self._directory / f"{self.name}-{self._starts}",
-            options,
+            self._options,
             environment=only_gpus(self._gpus),
-            log=log,
+            log=self._log,
         )
         return self._server
 

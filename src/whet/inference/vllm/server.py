@@ -162,17 +162,6 @@ class VllmServer:
         what = "API server" if pid == self._server else "EngineCore or worker"
         return f"process {pid} of it ({what}) is suspended by a signal"
 
-    def move_log(self, path: Path) -> None:
-        """Move the output so far to `path`, in the same file system; what comes goes there, too.
-
-        A log that is there becomes `PATH.1`.
-        """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            path.replace(f"{path}.1")
-        self.log.replace(path)
-        self.log = path
-
     async def ready(self) -> None:
         """Wait until the server answers. Raises `EngineError`, and leaves nothing, where it ends or takes too long."""
         import httpx

@@ -1,6 +1,6 @@
 """From a config to a finished run of supervised fine-tuning: builds the parts and runs the loop.
 
-Everything that can be wrong with config and data is found before the run directory is made; files and directories
+Everything that can be wrong with config and data is found before a run directory is left; files and directories
 that are missing before torch is imported. How a run begins and ends is in `supervision/lifecycle.py`.
 """
 
@@ -40,13 +40,12 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
     With `json_output` the terminal is left to the caller; the run directory is the same. Raises `WhetError` for a
     mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
     """
-    run = begin(config, resume=resume, quiet=json_output)
-    config, model = run.plan.config, run.model
-    data = load_data(config, model.renderer, context=model.arch.max_context)
-    batches = data.batches(config)
-    last_step = config.max_steps or batches.left()
-
     with ExitStack() as stack:
+        run = stack.enter_context(begin(config, resume=resume, quiet=json_output))
+        config, model = run.plan.config, run.model
+        data = load_data(config, model.renderer, context=model.arch.max_context)
+        batches = data.batches(config)
+        last_step = config.max_steps or batches.left()
         scratch = stack.enter_context(weights_directory())
         threads, dtype = config.deployment.torch_threads(), config.sampler.dtype
         watchdog = Watchdog(config.watchdog)

@@ -10,8 +10,6 @@ learner's waits until the learner is there: it reserves memory by what is free t
 
 from __future__ import annotations
 
-import glob
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -35,7 +33,6 @@ from whet.rl.storage.weight_directory import weights_directory
 from whet.rl.supervision.child_log import ForwardedLog
 from whet.rl.supervision.engine_process import EngineProcess
 from whet.rollouts.workers.started import LocalProcess, StartedWorker
-from whet.system.children import began
 
 if TYPE_CHECKING:
     from whet.rl.learner.torch_learner import TorchLearner
@@ -114,9 +111,6 @@ class Backend:
     def when_lost(self, give_up: Callable[[str], None]) -> None:
         """Call `give_up` when the machines are gone that this depends on."""
 
-    def move_logs(self) -> None:
-        """The run has its directory now: what servers print goes there."""
-
     def describe(self) -> str:
         """What is waited for while a pool starts."""
         return ""
@@ -186,7 +180,7 @@ class VllmBackend(Backend):
     def __init__(self, plan: TrainingPlan[RunConfig], model: ModelFiles, scratch: Path, logs: Path) -> None:
         super().__init__(plan, model, scratch, logs)
         config, inference = plan.config, plan.config.inference
-        self._early = list[tuple[VllmMember, Path]]()  # with where they print before there is a directory for it
+        self._early = list[VllmMember]()
         self._max_context = min(model.arch.max_context, inference.max_model_len or model.arch.max_context)
         self._members: Sequence[VllmMember | RunningMember]
         if inference.base_url:
@@ -209,7 +203,7 @@ class VllmBackend(Backend):
                 for number, part in enumerate(placed.servers, 1)
             ]
             self._early = [
-                (member, _early_log(logs.parent, str(os.getpid()), member.name))
+                member
                 for member, part in zip(own, placed.servers, strict=True)
                 if not set(placed.learning).intersection(part.gpus)
             ]
@@ -227,19 +221,12 @@ class VllmBackend(Backend):
 
     def begin(self) -> None:
         """Start the servers that do not have to wait for the learner. Raises `EngineError`."""
-        _remove_early_logs(self.logs.parent)
-        for member, log in self._early:
-            member.begin(log)
-
-    def move_logs(self) -> None:
-        for member, _ in self._early:
-            member.move_log()
+        for member in self._early:
+            member.begin()
 
     def close(self) -> None:
         for member in self._members:
             member.close()
-        for _, log in self._early:
-            log.unlink(missing_ok=True)
 
     def describe(self) -> str:
         number = len(self._members)
@@ -280,19 +267,6 @@ def server_options(config: RunConfig, python: Path, part: PlacedPart, max_contex
         seed=config.seed,
         flags=inference.server_args,
     )
-
-
-def _early_log(run: Path, process: str, member: str) -> Path:
-    """Where a server prints before there is the run's directory, which is made when nothing is wrong with the run."""
-    return run.with_name(f".{run.name}-{process}-vllm-{member}.log")
-
-
-def _remove_early_logs(run: Path) -> None:
-    """Those of processes that were killed."""
-    for log in run.parent.glob(f".{glob.escape(run.name)}-*-vllm-*.log"):
-        process = log.name.removeprefix(f".{run.name}-").partition("-")[0]
-        if process.isdecimal() and began(int(process)) is None:
-            log.unlink(missing_ok=True)
 
 
 def _cluster(*parts: Any) -> Backend:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -45,7 +46,7 @@ from whet.rl.sections.training import TrainingConfig
 from whet.rl.sft.config import VALIDATION_LOSS
 from whet.rl.storage.checkpoints import checkpoints_in
 from whet.rl.storage.records import Records
-from whet.rl.storage.run_directory import Identities, RunDirectory, check_identities, identities_of, write_identities
+from whet.rl.storage.run_directory import RunDirectory, check_identities, identities_of, write_identities
 from whet.rl.storage.starting_point import starting_model
 from whet.rl.storage.status import Status
 from whet.rl.supervision.child_log import ForwardedLog
@@ -64,43 +65,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BegunRun(Generic[ConfigT]):
-    """A run whose config has been checked, with all that is loaded before its learner; nothing is written yet."""
+    """A run whose config has been checked, with all that is loaded before its learner."""
 
     plan: TrainingPlan[ConfigT]
     directory: RunDirectory
     environments: list[TrainingEnv]
     held_out: HeldOut
-    identities: Identities
     model: ModelFiles
     trackers: list[Monitor]
-    resume: bool
     quiet: bool
 
     @contextmanager
     def watched(self, learner: AnyLearner, engine: ForwardedLog | None = None) -> Iterator[Monitor]:
-        """Open and lock the run's directory, record what the run is, and begin to watch; until the block ends.
+        """Watch the run until the block ends.
 
         What is notified is the terminal (unless `quiet`), status.json, the log, and trackers. What a learner or an
         `engine` in a process of its own logs is in the log of the run.
         """
-        directory, children = self.directory, [] if engine is None else [engine]
+        children = [] if engine is None else [engine]
         if isinstance(learner, RanksLearner):
             children.append(learner.log)
-        directory.open(self.plan.config, resume=self.resume)
-        try:
-            write_identities(directory.path, self.identities)
-            with run_log(directory.logs, KNOWN, children) as log:
-                others = [log, *self.trackers]
-                yield console_and_others(quiet=self.quiet, status=Status(directory.status), others=others)
-        finally:
-            directory.close()
+        with run_log(self.directory.logs, KNOWN, children) as log:
+            others = [log, *self.trackers]
+            yield console_and_others(quiet=self.quiet, status=Status(self.directory.status), others=others)
 
 
-def begin(config: ConfigT, *, resume: bool, quiet: bool) -> BegunRun[ConfigT]:
-    """Plan and check a run, cheap checks first, and load environments and the model's files.
+@contextmanager
+def begin(config: ConfigT, *, resume: bool, quiet: bool) -> Iterator[BegunRun[ConfigT]]:
+    """Plan and check a run, cheap checks first, load environments and the model's files, and open its directory.
 
-    The first line of the run names the model and what it learns from. Raises `WhetError` for what is missing, for a
-    directory that cannot be used, and for a wrong model, environment or file of data.
+    The first line of the run names the model and what it learns from. The directory is locked until the block ends, and
+    removed with all that it has where a new run ends before it is watched. Raises `WhetError` for what is missing, for
+    a directory that cannot be used, and for a wrong model, environment or file of data.
     """
     plan = plan_training(config, resume=resume)
     plan.check()
@@ -115,7 +111,14 @@ def begin(config: ConfigT, *, resume: bool, quiet: bool) -> BegunRun[ConfigT]:
     if resume:
         check_identities(directory.path, identities)
     monitors, model = trackers(config, KNOWN), read_model(starting_model(config.model))
-    return BegunRun(plan, directory, environments, held_out, identities, model, monitors, resume, quiet)
+    directory.open(config, resume=resume)
+    try:
+        write_identities(directory.path, identities)
+        yield BegunRun(plan, directory, environments, held_out, model, monitors, quiet)
+    finally:
+        if not resume and not directory.status.is_file():
+            shutil.rmtree(directory.path, ignore_errors=True)
+        directory.close()
 
 
 @dataclass(slots=True)
