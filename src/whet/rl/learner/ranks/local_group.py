@@ -1,10 +1,10 @@
 """`LocalRankGroup`: one process a rank, on this machine.
 
-Each rank has a pipe for calls, one for answers, and a few bytes of shared memory without a name, in which it says what
-it does. A thread of the rank puts a heartbeat there, which distinguishes one that is suspended from one that waits
-in a collective. The ranks meet through a file in the run's private directory and talk over the loopback interface
-alone. They end with the run's process, however that ends, and leave Ctrl-C to it. Where it could not do so itself, they
-remove its private directory then, and end ranks that are suspended.
+Each rank has a pipe for calls, and one for answers and for what it does. A thread of the rank sends a heartbeat there,
+which distinguishes one that is suspended from one that waits in a collective. The ranks meet through a file in the
+run's private directory and talk over the loopback interface alone. They end with the run's process, however that ends,
+and leave Ctrl-C to it. Where it could not do so itself, they remove its private directory then, and end ranks that are
+suspended.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import gc
 import os
 import queue
 import shutil
-import struct
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import connection
 from multiprocessing.reduction import ForkingPickler
@@ -32,48 +31,12 @@ from whet.rl.supervision.child_log import ChildLog, ChildLogs, Deliver, tell_par
 from whet.system.children import began, follow_parent, how_it_ended, is_suspended, kill, process_context
 
 BEAT_S = 0.5
+"""Seconds between two heartbeats of a rank."""
 ENDS_WITHIN_S = 30.0
 """Seconds that a killed process, and the threads that talk to it, may take to be gone."""
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
-STARTING = "starting its process"
-
-
-class RankState:
-    """What a rank says of itself, in memory that it shares with the run: heartbeat, phase, number of phases."""
-
-    _HEAD = struct.Struct("@QddQI")  # changes, odd while one is made; heartbeat; since when; phases; bytes of the phase
-    _MOST = 400
-
-    def __init__(self, memory: Any) -> None:
-        """`memory` is a `RawArray` of `RankState.BYTES` characters."""
-        self._bytes = memoryview(memory).cast("B")
-        self._lock = threading.Lock()
-        self._changes = self._phases = 0
-
-    BYTES = _HEAD.size + _MOST
-
-    def beat(self) -> None:
-        with self._lock:
-            struct.pack_into("@d", self._bytes, 8, time.monotonic())
-
-    def phase(self, text: str) -> None:
-        said = text.encode()[: self._MOST]
-        with self._lock:
-            self._changes += 2
-            self._phases += 1
-            struct.pack_into("@Q", self._bytes, 0, self._changes - 1)
-            self._bytes[self._HEAD.size : self._HEAD.size + len(said)] = said
-            now = time.monotonic()
-            self._HEAD.pack_into(self._bytes, 0, self._changes, now, now, self._phases, len(said))
-
-    def read(self) -> tuple[float, float, int, str]:
-        """Heartbeat, since when the phase lasts (both of `time.monotonic`), number of phases, phase."""
-        for _ in range(100):  # a rank that is suspended in the middle of a change never ends it
-            changes, beat, since, phases, size = self._HEAD.unpack_from(self._bytes)
-            said = bytes(self._bytes[self._HEAD.size : self._HEAD.size + min(size, self._MOST)])
-            if changes % 2 == 0 and self._HEAD.unpack_from(self._bytes)[0] == changes:
-                break
-        return beat, since, phases, said.decode(errors="replace")
+READ_WITHIN_S = 1.0
+"""Seconds for reading what a process that has ended sent last."""
 
 
 @dataclass(slots=True)
@@ -83,9 +46,15 @@ class _Rank:
     process: Any
     calls: connection.Connection
     answers: connection.Connection
-    state: RankState
     log: ChildLog
-    threads: list[threading.Thread]
+    phase: str
+    since: float
+    """When it named the phase."""
+    beat: float
+    """When anything came from it last."""
+    phases: int = 1
+    listener: threading.Thread | None = None
+    threads: list[threading.Thread] = field(default_factory=list)
 
 
 class LocalRankGroup:
@@ -162,12 +131,10 @@ class LocalRankGroup:
         context = process_context()
         their_calls, calls = context.Pipe(duplex=False)
         answers, their_answers = context.Pipe(duplex=False)
-        memory = context.RawArray(ctypes.c_char, RankState.BYTES)
-        state, log = RankState(memory), self._logs.add(f"rank {number}" if self.size > 1 else "learner")
-        state.phase(STARTING)
+        log = self._logs.add(f"rank {number}" if self.size > 1 else "learner")
         process = context.Process(  # type: ignore[attr-defined]  # every context has it
             target=_run,
-            args=(number, their_calls, their_answers, log.theirs, memory, pids, self._directory, model, options),
+            args=(number, their_calls, their_answers, log.theirs, pids, self._directory, model, options),
             name=f"whet learner rank {number}",
             daemon=True,
         )
@@ -176,38 +143,47 @@ class LocalRankGroup:
         their_calls.close()
         their_answers.close()
         log.handed_over()
-        rank = _Rank(process, calls, answers, state, log, [])
+        now = time.monotonic()
+        rank = _Rank(process, calls, answers, log, "starting its process", since=now, beat=now)
         self._ranks.append(rank)
-        into = self._answers
+        rank.listener = self._in_thread(rank, partial(_listen, rank, self._answers), "answers")
 
-        def listen() -> None:
-            with suppress(EOFError, OSError):
-                while True:
-                    into.put(answers.recv())
-
-        self._in_thread(rank, listen, "answers")
-
-    def _in_thread(self, rank: _Rank, work: Any, what: str) -> None:
+    def _in_thread(self, rank: _Rank, work: Callable[[], None], what: str) -> threading.Thread:
         thread = threading.Thread(target=work, name=f"whet {what} of {rank.process.name}", daemon=True)
         rank.threads.append(thread)
         thread.start()
+        return thread
 
     def _standing(self, number: int, rank: _Rank) -> Standing:
-        now = time.monotonic()
-        beat, since, phases, phase = rank.state.read()
         status, pid = rank.process.exitcode, rank.process.pid
+        if status is not None:
+            assert rank.listener is not None
+            rank.listener.join(READ_WITHIN_S)  # what it was doing when it ended has been read then
+        now = time.monotonic()
         return Standing(
             number,
             f"process {pid}",
             self._devices[number],
-            phase,
-            phases,
-            phase_s=max(0.0, now - since),
-            silent_s=max(0.0, now - beat),
+            rank.phase,
+            rank.phases,
+            phase_s=max(0.0, now - rank.since),
+            silent_s=max(0.0, now - rank.beat),
             suspended=status is None and is_suspended(pid),
             ended=None if status is None else how_it_ended(status),
             alone=self.size == 1,
         )
+
+
+def _listen(rank: _Rank, into: queue.SimpleQueue[RankResponse]) -> None:
+    """The thread of the run that takes what comes from a rank: answers, the names of phases, and heartbeats (None)."""
+    with suppress(EOFError, OSError):
+        while True:
+            message = rank.answers.recv()
+            rank.beat = time.monotonic()
+            if isinstance(message, RankResponse):
+                into.put(message)
+            elif message is not None:
+                rank.phase, rank.since, rank.phases = message, rank.beat, rank.phases + 1
 
 
 def _run(
@@ -215,7 +191,6 @@ def _run(
     calls: connection.Connection,
     answers: connection.Connection,
     log: connection.Connection,
-    memory: Any,
     pids: Any,
     directory: Path,
     model: Path,
@@ -226,24 +201,27 @@ def _run(
     hears = tell_parent(log)
     for library in ("GLOO", "NCCL"):
         os.environ[f"{library}_SOCKET_IFNAME"] = LOOPBACK
-    state = RankState(memory)
-    state.phase(STARTING)
-    threading.Thread(target=_beat, args=(state,), name="whet heartbeat", daemon=True).start()
-    body = RankBody(number, state.phase)
-    answers.send(body.make(model, options))
+    one_at_a_time = threading.Lock()
+
+    def send(message: RankResponse | str | None) -> None:
+        with one_at_a_time:
+            answers.send(message)
+
+    def beat() -> None:
+        while True:
+            send(None)
+            time.sleep(BEAT_S)
+
+    threading.Thread(target=beat, name="whet heartbeat", daemon=True).start()
+    body = RankBody(number, send)
+    send(body.make(model, options))
     hears.attach()
     gc.collect()
     gc.freeze()  # what is loaded stays: a collection that visits all of torch takes a third of a second
     with suppress(EOFError):  # the run has ended
         while True:
             verb, arguments = calls.recv()
-            answers.send(body.call(verb, arguments))
-
-
-def _beat(state: RankState) -> None:
-    while True:
-        state.beat()
-        time.sleep(BEAT_S)
+            send(body.call(verb, arguments))
 
 
 def _outlived(directory: Path, pids: Any) -> None:
