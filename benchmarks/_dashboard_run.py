@@ -15,7 +15,7 @@ from pathlib import Path
 from whet.records.lock import DirectoryLock
 from whet.rl.monitors.jsonl import JsonlMonitor
 from whet.rl.monitors.protocol import RunPlan, StepReport
-from whet.rl.storage.status import Status
+from whet.rl.storage.run_directory import Status
 
 A_STEP = 1_000
 WORK = 300

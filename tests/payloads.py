@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from whet.rl.storage.rollout_log import write_step
+from whet.rl.storage.run_directory import write_step
 from whet.system.files import json_line
 
 VECTORS = (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from whet.rl.storage.rollout_log import write_step
+from whet.rl.storage.run_directory import write_step
 from whet.rollouts.results import save_metadata
 from whet.rollouts.row_log import append_rows
 from whet.types import RolloutOutput

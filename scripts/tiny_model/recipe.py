@@ -34,7 +34,7 @@ from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.rl.data.batch import TokenSequence, sequences_of
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
-from whet.rl.sft.loop import imitate
+from whet.rl.sft.run import imitate
 from whet.types import RolloutInput, SamplingArgs
 
 # The recipe of whet/tiny: all of its hyperparameters.

@@ -18,7 +18,7 @@ from whet.dashboard.app import create_app
 from whet.dashboard.call import Site
 from whet.dashboard.data.dashboard_data import DashboardData
 from whet.dashboard.folders import FolderLibrary
-from whet.rl.storage.rollout_log import write_step
+from whet.rl.storage.run_directory import write_step
 from whet.rollouts.results import save_metadata
 from whet.rollouts.row_log import append_rows
 from whet.system.files import json_line

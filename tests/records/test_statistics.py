@@ -10,7 +10,7 @@ import pytest
 from whet.records.heads import Filter
 from whet.records.sources import RunSource
 from whet.records.store import Store
-from whet.rl.storage.rollout_log import write_step
+from whet.rl.storage.run_directory import write_step
 
 
 def row(group: str, reward: Any, environment: str = "a", **more: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from whet.records.index import FileState, Index
 from whet.records.search import Query
 from whet.records.sources import RunSource
 from whet.records.store import Store, open_store
-from whet.rl.storage.rollout_log import write_step
+from whet.rl.storage.run_directory import write_step
 
 
 def row(example_id: Any = 0, reward: Any = 1.0, **fields: Any) -> dict[str, Any]:

@@ -27,10 +27,9 @@ from whet.errors import ConfigError, LearnerLostError, TrainingError
 from whet.inference.weights.model_weights import read_checkpoint
 from whet.rl.algorithms import LossTerms
 from whet.rl.config import INSTEAD, RunConfig, load_run_config
-from whet.rl.data.assembly import assemble
+from whet.rl.data.assembly import RewardShaper, assemble
 from whet.rl.data.batch import PackedBatch
 from whet.rl.data.curriculum import DrawnTask, MixedCurriculum
-from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams

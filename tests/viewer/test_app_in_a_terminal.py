@@ -13,7 +13,7 @@ import pytest
 
 from whet.records.directory import RESULTS
 from whet.rl.monitors.protocol import EvalReport
-from whet.rl.storage.rollout_log import write_evaluation
+from whet.rl.storage.run_directory import write_evaluation
 from whet.rollouts.totals import EvalScore
 
 Fixture = Callable[..., Any]

@@ -1,5 +1,5 @@
 """The data of a line chart: series, ranges, ticks, smoothing. Pure; `page/templates/drawings.html` and
-`rl/report/png.py` draw it.
+`rl/report/page.py` draw it.
 
 A long series is thinned to what a screen can show, each point the mean of its share, so that the report of a long run
 stays small.

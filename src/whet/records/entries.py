@@ -1,6 +1,6 @@
 """What the viewer reads of one row: what its index holds; and tool calls. Pure.
 
-Rows are those of `results.jsonl` (`rollouts/results.py`) and of a run's rollouts (`rl/storage/rollout_log.py`,
+Rows are those of `results.jsonl` (`rollouts/results.py`) and of a run's rollouts (`rl/storage/run_directory.py`,
 `gepa/calls/call_log.py`). A field that is missing or of another type than expected is empty: no line stops the index.
 Tool calls are JSON text, or one of the shapes that other programs write.
 """

@@ -1,6 +1,6 @@
 """The tokens of a rollout: what was sampled, how likely it was, by which weights. Pure.
 
-Rollouts of training hold their tokens (`rl/storage/rollout_log.py`); those of an evaluation do not, and the view says
+Rollouts of training hold their tokens (`rl/storage/run_directory.py`); those of an evaluation do not, and the view says
 so. A turn shows what is new in it: the end of its prompt that the turns before did not hold, and what was sampled.
 
     turn 1   "prompt_start": 0, prompt_ids [a b], completion_ids [c d]      a b c d

@@ -12,9 +12,8 @@ import whet.rl.algorithms
 from whet.errors import ConfigError, TrainingError
 from whet.rl.algorithms import ScoredGroup, advantages_of, algorithms, check_imported
 from whet.rl.config import load_run_config
-from whet.rl.data.assembly import assemble
+from whet.rl.data.assembly import RewardShaper, assemble
 from whet.rl.data.curriculum import DrawnTask
-from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.loop.group import Group
 from whet.rl.run import run_training
 from whet.rl.sections.algorithm import AlgorithmConfig

@@ -7,9 +7,8 @@ import pytest
 
 from whet.errors import TrainingError
 from whet.rl.algorithms import RewardNorm, algorithms, names_of
-from whet.rl.data.assembly import assemble, assembly_metrics, require_tokens
+from whet.rl.data.assembly import RewardShaper, assemble, assembly_metrics, require_tokens
 from whet.rl.data.curriculum import DrawnTask
-from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.loop.group import Group
 from whet.rl.sections.algorithm import AlgorithmConfig
 from whet.rubrics.rubric import Rubric

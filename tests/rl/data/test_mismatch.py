@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from whet.rl.data.assembly import assemble
+from whet.rl.data.assembly import RewardShaper, assemble
 from whet.rl.data.batch import sequences_of
 from whet.rl.data.curriculum import DrawnTask
 from whet.rl.data.metrics import FreshTokens, fresh_of_batch, fresh_tokens, mismatch_metrics, probe
-from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.protocol import LossOutput, TokenValues
 from whet.rl.loop.group import Group
 from whet.rl.sections.algorithm import AlgorithmConfig

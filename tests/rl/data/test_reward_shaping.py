@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.rl.data.reward_shaping import Moments, RewardShaper, share_of_length, share_repeated
+from whet.rl.data.assembly import Moments, RewardShaper, share_of_length, share_repeated
 from whet.rl.sections.algorithm import AlgorithmConfig
 
 REWARDS = [np.array([0.0, 1.0]), np.array([3.0, 4.0])]

@@ -14,9 +14,8 @@ pytest.importorskip("torch")
 
 from whet.records.tokens import token_view
 from whet.rl.config import load_run_config
-from whet.rl.data.assembly import assemble, turn_details
+from whet.rl.data.assembly import RewardShaper, assemble, turn_details
 from whet.rl.data.curriculum import DrawnTask
-from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.protocol import TokenValues
 from whet.rl.loop.group import Group
 from whet.rl.run import run_training

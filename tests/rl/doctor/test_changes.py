@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from whet.rl.doctor import Advice, examine
-from whet.rl.doctor.finding import toml_value
+from whet.rl.doctor.record import toml_value
 
 Run = Callable[..., Path]
 

@@ -14,10 +14,8 @@ import tomli_w
 
 from whet.errors import RunError
 from whet.rl.config import load_run_config
-from whet.rl.doctor import diagnose, examine, line
-from whet.rl.doctor.finding import DoctorFinding
-from whet.rl.doctor.reading import read_record
-from whet.rl.doctor.record import Life, RunRecord
+from whet.rl.doctor import diagnose, examine, line, read_record
+from whet.rl.doctor.record import DoctorFinding, Life, RunRecord
 from whet.rl.run import run_training
 
 Run = Callable[..., Path]

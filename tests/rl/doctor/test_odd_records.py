@@ -14,8 +14,7 @@ import pytest
 
 import whet
 from whet.clients.scripted import ScriptedClient
-from whet.rl.doctor import diagnose, examine
-from whet.rl.doctor.reading import read_record
+from whet.rl.doctor import diagnose, examine, read_record
 from whet.rl.doctor.record import RunRecord
 from whet.rl.report.data import RunData
 from whet.rollouts.groups import run_group

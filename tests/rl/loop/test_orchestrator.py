@@ -13,8 +13,8 @@ import whet
 from whet.errors import OverlongPromptError, TrainingError
 from whet.inference.protocol import WeightUpdate
 from whet.rl.config import RunConfig
+from whet.rl.data.assembly import RewardShaper
 from whet.rl.data.curriculum import MixedCurriculum, Pool
-from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, TokenValues
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
 from whet.rl.loop.orchestrator import Orchestrator, StopRequested

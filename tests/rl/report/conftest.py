@@ -15,7 +15,7 @@ from whet.envs.singleturn_env import SingleTurnEnv
 from whet.evals.evaluate import evaluate_environment
 from whet.rl.monitors.jsonl import JsonlMonitor
 from whet.rl.monitors.protocol import EvalReport, StepReport
-from whet.rl.storage.rollout_log import write_evaluation, write_step
+from whet.rl.storage.run_directory import write_evaluation, write_step
 from whet.rollouts.groups import run_group
 from whet.rollouts.token_rows import rollout_row
 from whet.rollouts.totals import EvalScore

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from whet.display.page.rendering import templates
-from whet.rl.report.figures import Figure, drawn, extremes, figures_of
+from whet.rl.report.data import Figure, drawn, extremes, figures_of
 
 SERIES = {
     "reward/mean": [0.1, 0.2],

@@ -14,7 +14,7 @@ from PIL import Image
 from whet.errors import RunError
 from whet.rl.report import write_report
 from whet.rl.report.data import RunData
-from whet.rl.report.samples import pair_up, trained_samples
+from whet.rl.report.page import pair_up, trained_samples
 from whet.rl.stored.stored_run import open_run
 
 BuildRun = Callable[..., Path]

@@ -35,7 +35,7 @@ from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.monitors.protocol import EvalReport, Monitor
 from whet.rl.sft.config import SftConfig, load_sft_config
 from whet.rl.sft.data import SftData, load_data
-from whet.rl.sft.loop import SftLoop
+from whet.rl.sft.run import SftLoop
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.supervision import backends
 from whet.rl.supervision.ending import Budget, reason_of_losses, reason_to_stop

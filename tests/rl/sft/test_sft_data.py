@@ -11,7 +11,7 @@ from whet.errors import DatasetError
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import SftData, load_data
-from whet.rl.storage.rollout_log import write_step
+from whet.rl.storage.run_directory import write_step
 
 CONTEXT = 1024
 Load = Callable[..., SftData]

@@ -19,8 +19,7 @@ from whet.rl.learner.make import make_learner
 from whet.rl.monitors.protocol import Outcome
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import load_data
-from whet.rl.sft.loop import CROSS_ENTROPY, imitate
-from whet.rl.sft.run import run_sft
+from whet.rl.sft.run import CROSS_ENTROPY, imitate, run_sft
 from whet.system.files import read_lines
 
 Run = Callable[..., Outcome]

@@ -16,7 +16,7 @@ from whet.envs.multiturn_env import MultiTurnEnv
 from whet.errors import RunError
 from whet.rl.monitors.protocol import EvalReport
 from whet.rl.storage.records import discard_after
-from whet.rl.storage.rollout_log import write_evaluation, write_step
+from whet.rl.storage.run_directory import write_evaluation, write_step
 from whet.rollouts.groups import run_group
 from whet.rollouts.token_rows import read_rollouts, rollout_row
 from whet.rollouts.totals import EvalScore

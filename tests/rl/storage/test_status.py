@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from whet.rl.monitors.protocol import Outcome, RunPlan, StepReport
-from whet.rl.storage.status import HEARTBEAT_SECONDS, Status
+from whet.rl.storage.run_directory import HEARTBEAT_SECONDS, Status
 
 
 class Clock:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import update
 
 from whet.hub.storage.database import database_now
-from whet.rl.storage.rollout_log import write_step
+from whet.rl.storage.run_directory import write_step
 from whet.service.storage.tables import AttemptRow, DeploymentRow, RunRow, UsageDay
 from whet.system.files import json_line
 

@@ -164,8 +164,7 @@ class _Examined(NamedTuple):
 
 
 def _examined(directory: Path, run: LibraryRun, faults: list[str]) -> list[dict[str, Any]]:
-    from whet.rl.doctor import DoctorFinding, diagnose, examine
-    from whet.rl.doctor.reading import read_record
+    from whet.rl.doctor import DoctorFinding, diagnose, examine, read_record
 
     try:
         if run.kind == "evaluation":

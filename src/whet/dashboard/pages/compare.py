@@ -14,7 +14,7 @@ from whet.dashboard.data.comparing import compare
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun, RunQuery
 from whet.dashboard.pages.rendering import PageRoute, address, render, wants_drawings
-from whet.rl.report.figures import Figure, drawn, is_share, title_of
+from whet.rl.report.data import Figure, drawn, is_share, title_of
 
 router = APIRouter(route_class=PageRoute)
 MOST_RUNS = 4

@@ -19,7 +19,7 @@ from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, render, root_of, wants_drawings
 from whet.display.page.formats import sparkline
 from whet.records.log import LogQuery
-from whet.rl.report.figures import Columns, drawn, extremes, figures_of
+from whet.rl.report.data import Columns, drawn, extremes, figures_of
 
 router = APIRouter(route_class=PageRoute)
 MOST_CHOSEN = 12

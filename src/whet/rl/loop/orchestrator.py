@@ -28,11 +28,18 @@ from typing import Any, TypeVar
 from whet.errors import WhetError
 from whet.inference.protocol import Engine, WeightUpdate
 from whet.rl.config import RunConfig
-from whet.rl.data.assembly import Assembled, TurnDetails, assemble, assembly_metrics, require_tokens, turn_details
+from whet.rl.data.assembly import (
+    Assembled,
+    RewardShaper,
+    TurnDetails,
+    assemble,
+    assembly_metrics,
+    require_tokens,
+    turn_details,
+)
 from whet.rl.data.batch import TokenSequence
 from whet.rl.data.lengths import length_metrics
 from whet.rl.data.metrics import EVIDENCE, FreshTokens, Timings, fresh_of_batch, mismatch_metrics, probe, step_metrics
-from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.protocol import (
     LossOutput,
     OptimOutput,

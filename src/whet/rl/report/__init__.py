@@ -11,10 +11,8 @@ def write_report(run_directory: Path) -> Path:
     # The doctor reads runs by this package, and servers import its figures alone.
     from whet.display.page.rendering import document
     from whet.records.report import write_page
-    from whet.rl.doctor import diagnose
-    from whet.rl.doctor.reading import read_record
-    from whet.rl.report.page import TEMPLATE, values
-    from whet.rl.report.png import write_png
+    from whet.rl.doctor import diagnose, read_record
+    from whet.rl.report.page import TEMPLATE, values, write_png
 
     record = read_record(run_directory, verify=False)
     run = record.data

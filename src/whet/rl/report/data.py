@@ -2,17 +2,141 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from whet.display.chart import Point
+from whet.display.chart import Chart, Point, Series
 from whet.records.stored import environment_names
 from whet.rl.monitors.protocol import EvalReport
-from whet.rl.report.figures import Figure, drawn, figures_of
 from whet.rl.stored.stored_run import StoredTraining
+
+# Which curves a page draws of a run: of the dashboard and of `report.html`. Pure.
+
+KEY_METRICS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
+    ("KL, sampler to learner", ("policy/kl",), False),
+    ("KL by cause", ("policy/kl_engine", "policy/kl_stale"), False),
+    ("Entropy", ("policy/entropy",), False),
+    ("Gradient norm", ("optim/grad_norm",), False),
+    ("Learning rate", ("optim/lr",), False),
+    ("Spread of rewards", ("reward/std",), False),
+    ("Groups with no variance", ("groups/zero_variance_frac",), True),
+    ("Trained tokens a rollout", ("seq_len/trained_mean",), False),
+    ("Truncated and errored rollouts", ("rollouts/truncated_frac", "rollouts/errored_frac"), True),
+    ("Seconds a step", ("time/generate", "time/train", "time/weight_sync"), False),
+    ("Tokens per second", ("perf/tokens_per_s",), False),
+)
+"""(title, metrics, whether they are shares of one) of the small charts, in their order."""
+COUNTS = ("/mean", "/num_turns", "_calls")
+"""Endings of metrics that are no reward functions; the list of all metrics has them."""
+
+TITLES = {
+    "reward/mean": "Reward",
+    "optim/loss": "Loss",
+    "validation/loss": "Validation loss",
+    "rollouts/truncated_frac": "Truncated rollouts",
+    "staleness/mean": "Staleness, steps",
+    "time/step": "Seconds a step",
+}
+"""Of metrics that share a chart in reports."""
+
+Columns = Mapping[str, Sequence[float | None]]
+"""A value for each step, by the name of the metric."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One chart: its metrics, each with a label of its own."""
+
+    title: str
+    names: list[str]
+    labels: list[str]
+    share: bool = False  # values are between 0 and 1: always show all of that
+    wide: bool = False
+    note: str = ""
+    chart: Chart | None = field(default=None, compare=False)
+    """What is drawn for a page without scripts."""
+
+
+def figures_of(
+    known: Iterable[str], series: Columns, environments: Sequence[str], chosen: Sequence[str]
+) -> list[Figure]:
+    """The figures of a run: rewards, what was chosen, each environment's reward functions, then the key metrics."""
+    names = list(known)
+    figures = [_rewards(names, environments, series)]
+    figures += [Figure(name, [name], [name]) for name in chosen if name in names]
+    for environment in environments:
+        figures += _functions(environment, names, series)
+    for title, metrics, share in KEY_METRICS:
+        here = [name for name in metrics if name in names and name not in chosen]
+        figures.append(Figure(title, here, [_short(name) for name in here], share))
+    return [figure for figure in figures if figure.names]
+
+
+def _rewards(names: Sequence[str], environments: Sequence[str], series: Columns) -> Figure:
+    curves = [f"reward/{name}/mean" for name in with_members(environments, names) if f"reward/{name}/mean" in names]
+    if not curves:
+        losses = [name for name in ("optim/loss", "validation/loss") if name in names]
+        return Figure("Loss", losses, ["training", "validation"][: len(losses)], wide=True)
+    labels = [name.removeprefix("reward/").removesuffix("/mean") for name in curves]
+    return Figure("Reward", curves, labels, is_share(series, curves), wide=True)
+
+
+def with_members(environments: Iterable[str], names: Sequence[str]) -> list[str]:
+    """Environments and, behind each group, its members, which have metrics `reward/<group>/<member>/mean`."""
+    rewards = [name[7:-5] for name in names if name.startswith("reward/") and name.endswith("/mean")]
+    return [name for one in environments for name in (one, *(two for two in rewards if two.startswith(f"{one}/")))]
+
+
+def _functions(environment: str, names: Sequence[str], series: Columns) -> list[Figure]:
+    """Reward functions and metrics of an environment: those between 0 and 1 together, and the others."""
+    before = f"reward/{environment}/"
+    here = [name for name in names if name.startswith(before) and not name.endswith(COUNTS)]
+    shares = [name for name in here if is_share(series, [name])]
+    others = [name for name in here if name not in shares]
+    return [
+        Figure(
+            f"{environment}{what}", metrics, [name.removeprefix(before) for name in metrics], share=metrics is shares
+        )
+        for what, metrics in ((": reward functions", shares), (": other metrics", others))
+    ]
+
+
+def is_share(series: Columns, names: Iterable[str]) -> bool:
+    """Whether all values are between 0 and 1."""
+    values = [value for name in names for value in series.get(name, ()) if value is not None]
+    return bool(values) and all(0 <= value <= 1 for value in values)
+
+
+def _short(name: str) -> str:
+    return name.rpartition("/")[2].removesuffix("_frac").replace("_", " ")
+
+
+def title_of(name: str) -> str:
+    """What a metric is called where it has a chart of its own."""
+    if name in TITLES:
+        return TITLES[name]
+    if name.startswith("reward/"):
+        return name.removeprefix("reward/").removesuffix("/mean")
+    return next((title for title, names, _ in KEY_METRICS if names == (name,)), name)
+
+
+def drawn(figure: Figure, steps: Sequence[int], series: Columns, marks: Mapping[str, Sequence[Point]]) -> Figure:
+    """The same with its chart. `marks` are held-out scores by metric."""
+    lines = [
+        Series.of(label, steps, series.get(name) or [None] * len(steps), marks.get(name, ()))
+        for name, label in zip(figure.names, figure.labels, strict=True)
+    ]
+    return replace(figure, chart=Chart(figure.title, lines, unit_range=figure.share))
+
+
+def extremes(values: Sequence[float | None]) -> tuple[float | None, float | None, float | None]:
+    """The newest value, the lowest and the highest."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return (finite[-1], min(finite), max(finite)) if finite else (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)

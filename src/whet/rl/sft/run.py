@@ -6,32 +6,164 @@ that are missing before torch is imported. How a run begins and ends is in `supe
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from whet.clients.usage import Spending
 from whet.envs.environment import Environment
 from whet.errors import RunError
 from whet.inference.loading import load_policy
+from whet.rl.data.batch import TokenSequence, pack
+from whet.rl.data.metrics import utilisation
+from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
 from whet.rl.loop.evaluation import HeldOutEvaluation
-from whet.rl.loop.training_loop import Evaluate
-from whet.rl.monitors.protocol import EvalReport, Outcome
+from whet.rl.loop.training_loop import Evaluate, TrainingLoop
+from whet.rl.monitors.protocol import EvalReport, Outcome, StepReport
 from whet.rl.plan import remarks
-from whet.rl.sft.config import SftConfig
-from whet.rl.sft.data import Batches, SftData, load_data
-from whet.rl.sft.loop import SftLoop
+from whet.rl.sections.algorithm import LossConfig
+from whet.rl.sft.config import VALIDATION_LOSS, SftConfig
+from whet.rl.sft.data import Batches, Example, Pick, SftData, load_data
 from whet.rl.storage.records import Records
 from whet.rl.storage.weight_directory import weights_directory
 from whet.rl.supervision.backends import build_learner
-from whet.rl.supervision.ending import Budget, Ending
+from whet.rl.supervision.ending import Budget, Ending, StopRequested
 from whet.rl.supervision.lifecycle import TrainingRun, begin
 from whet.rl.supervision.watchdog_thread import Watchdog, WatchedEngine
 
 if TYPE_CHECKING:
     from whet.inference.policy_client import PolicyClient
+
+
+# The loop of supervised fine-tuning: take rows, learn, record, validate, save. Read this first.
+#
+#     batches ─rows─▶ pack ─▶ learner.forward_backward (cross entropy on the answers) ─▶ learner.optim_step
+#
+# One step is the same whether it is in a run of its own or in the recipe of whet/tiny: `imitate`. The writes at the end
+# of a step are in the order that makes a run safe to kill: metrics, ledger, and every so often a checkpoint. Everything
+# computes in this process, one after the other, so what the watchdog sees is how long each part takes.
+
+CROSS_ENTROPY = LossConfig(loss="cross_entropy")
+VALIDATED_AT_ONCE = 64
+"""Sequences between two reports of progress."""
+
+
+def imitate(
+    learner: Learner, sequences: Sequence[TokenSequence], learning_rate: float, max_grad_norm: float | None
+) -> tuple[LossOutput, OptimOutput]:
+    """One optimiser step: the mean of -log p over the trained tokens of all `sequences` goes down."""
+    batch = pack(sequences)
+    loss = learner.forward_backward(batch, CROSS_ENTROPY)
+    params = OptimParams(learning_rate, denominator=batch.trained_tokens, max_grad_norm=max_grad_norm)
+    return loss, learner.optim_step(params)
+
+
+@dataclass(slots=True, kw_only=True)
+class SftLoop(TrainingLoop):
+    """Drives one run of fine-tuning."""
+
+    config: SftConfig
+    data: SftData
+    batches: Batches
+
+    async def _begin(self, step: int) -> None:
+        if step == 0 and self.data.validation:
+            before = self._validate()
+            self.records.measured(before)
+            self.monitor.step(StepReport(0, before))
+            self._after(0, before)
+
+    async def _step(self, step: int) -> None:
+        """One optimiser step and, where it is due, the validation of what it made. It happens whole or not at all."""
+        await self._unless_asked_to_stop()
+        started = time.perf_counter()
+        picks = self.batches.next()
+        assert picks, "the number of steps was counted from the same batches"
+        examples = [self.data.train[pick.row] for pick in picks]
+        sequences = [sequence for example in examples for sequence in example.sequences]
+        self.monitor.phase("train", 0, 1)
+        with self.watchdog.waiting("learn", "the run", "the learner's step", act=self.watchdog.stop, blocks=True):
+            loss, optim = imitate(
+                self.learner, sequences, self.config.learning_rate, self.config.optimizer.max_grad_norm or None
+            )
+        trained = [f"{pick.epoch}-{self.data.train[pick.row].number}" for pick in picks]
+        metrics = step_metrics(picks, examples, loss, optim, time.perf_counter() - started)
+        metrics |= self.learner.metrics()
+        if self._validation_is_due(step):
+            metrics |= self._validate()
+        with self.watchdog.waiting("records", "the run", "the disk (records)", act=self.watchdog.stop, blocks=True):
+            self.records.trained(step, trained, metrics)
+        self.monitor.step(StepReport(step, metrics))
+        self._after(step, metrics)
+
+    def _after(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Whether this is to be the last step; the last one is anyway."""
+        if self.ending is None or step == self.last_step:
+            return
+        if VALIDATION_LOSS in metrics:
+            self.ending.after_validation(step, metrics[VALIDATION_LOSS])
+        self.ending.after_step()
+
+    def _validation_is_due(self, step: int) -> bool:
+        if not self.data.validation or self.config.validation is None:
+            return False
+        interval = self.config.validation.interval
+        return step == self.last_step or (interval > 0 and step % interval == 0)
+
+    def _validate(self) -> dict[str, float]:
+        """The mean of -log p over the answers of rows that are never trained on."""
+        with self.watchdog.waiting("validate", "the run", "the validation loss", act=self.watchdog.stop, blocks=True):
+            return self._validation_loss()
+
+    def _validation_loss(self) -> dict[str, float]:
+        sequences = [sequence for example in self.data.validation for sequence in example.sequences]
+        total = tokens = 0.0
+        started = time.perf_counter()
+        for start in range(0, len(sequences), VALIDATED_AT_ONCE):
+            self.monitor.phase("validate", start, len(sequences))
+            batch = pack(sequences[start : start + VALIDATED_AT_ONCE])
+            total -= float(self.learner.token_logprobs(batch).astype(np.float64).sum())
+            tokens += batch.trained_tokens
+        return {VALIDATION_LOSS: total / tokens, "time/validate": time.perf_counter() - started}
+
+    def _state(self) -> dict[str, Any]:
+        return {"rows_taken": self.batches.taken, "data": self.data.fingerprint}
+
+    async def _unless_asked_to_stop(self) -> None:
+        """Raise `StopRequested` where a signal came: the event loop handles it within three turns."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if self.stop.is_set():
+            raise StopRequested
+
+
+def step_metrics(
+    picks: Sequence[Pick], examples: Sequence[Example], loss: LossOutput, optim: OptimOutput, seconds: float
+) -> dict[str, float]:
+    """One line of metrics.jsonl, without its step. `time/*` and `perf/*` alone depend on the clock."""
+    sequences = [sequence for example in examples for sequence in example.sequences]
+    lengths = np.array([len(sequence) for sequence in sequences])
+    return {
+        "optim/loss": loss.loss / loss.tokens,
+        "optim/grad_norm": optim.grad_norm,
+        "optim/lr": optim.learning_rate,
+        "optim/entropy": loss.sums["entropy"] / loss.tokens,
+        "data/epoch": float(picks[-1].epoch),
+        "data/rows": float(len(picks)),
+        "seq_len/mean": float(lengths.mean()),
+        "seq_len/max": float(lengths.max()),
+        "seq_len/trained_mean": loss.tokens / len(sequences),
+        "time/step": seconds,
+        "time/train": seconds,
+        "perf/tokens_per_s": loss.tokens / seconds,
+        **utilisation(loss, seconds),
+    }
 
 
 def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None, json_output: bool = False) -> Outcome:

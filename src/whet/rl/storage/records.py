@@ -36,8 +36,7 @@ from whet.rl.monitors.jsonl import JsonlMonitor, read_evaluations
 from whet.rl.monitors.protocol import EvalReport, StepReport
 from whet.rl.storage.checkpoints import load_checkpoint, newest_checkpoint, save_checkpoint
 from whet.rl.storage.ledger import Ledger
-from whet.rl.storage.rollout_log import step_path, write_evaluation, write_step
-from whet.rl.storage.run_directory import RunDirectory
+from whet.rl.storage.run_directory import RunDirectory, step_path, write_evaluation, write_step
 from whet.rollouts.token_rows import Turns, rollout_row
 from whet.system.files import LineFile, json_line, read_lines, write_whole
 

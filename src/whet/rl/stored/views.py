@@ -18,8 +18,7 @@ from whet.messages import content_text
 from whet.records.stored import DAMAGED, print_list
 from whet.rl.doctor import line
 from whet.rl.monitors.protocol import evaluation_metrics
-from whet.rl.storage.rollout_log import step_path
-from whet.rl.storage.run_directory import RunDirectory
+from whet.rl.storage.run_directory import RunDirectory, step_path
 from whet.rl.stored.compare import RunComparison, changed
 from whet.rl.stored.series import HEADLINES, curve, held_out
 from whet.rl.stored.stored_run import StoredTraining

@@ -46,9 +46,8 @@ from whet.rl.sections.training import TrainingConfig
 from whet.rl.sft.config import VALIDATION_LOSS
 from whet.rl.storage.checkpoints import checkpoints_in
 from whet.rl.storage.records import Records
-from whet.rl.storage.run_directory import RunDirectory, check_identities, identities_of, write_identities
+from whet.rl.storage.run_directory import RunDirectory, Status, check_identities, identities_of, write_identities
 from whet.rl.storage.starting_point import starting_model
-from whet.rl.storage.status import Status
 from whet.rl.supervision.child_log import ForwardedLog
 from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped
 from whet.rl.supervision.watchdog_thread import Watchdog

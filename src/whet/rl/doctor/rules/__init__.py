@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from whet.rl.doctor.finding import Found
-from whet.rl.doctor.record import RunRecord
+from whet.rl.doctor.record import Found, RunRecord
 from whet.rl.doctor.rules import generalisation, resources, reward, sampling, updates
 
 Rule = Callable[[RunRecord], Iterator[Found]]

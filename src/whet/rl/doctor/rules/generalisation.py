@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from whet.rl.doctor.finding import Advice, Found
-from whet.rl.doctor.record import MIN_STEPS, MetricSeries, Row, RunRecord, anchored, calmer
+from whet.rl.doctor.record import MIN_STEPS, Advice, Found, MetricSeries, Row, RunRecord, anchored, calmer
 from whet.rl.monitors.protocol import EvalReport
 from whet.rollouts.totals import EvalScore
 from whet.rubrics.metric_names import flat_name

@@ -6,8 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from whet.rl.doctor.finding import Advice, Found
-from whet.rl.doctor.record import MIN_STEPS, RunRecord
+from whet.rl.doctor.record import MIN_STEPS, Advice, Found, RunRecord
 
 OUT_OF_MEMORY = re.compile(
     r"out of memory|can't allocate memory|cannot allocate memory|MemoryError|for its memory", re.I

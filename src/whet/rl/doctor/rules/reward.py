@@ -10,8 +10,19 @@ from itertools import pairwise
 from typing import Any
 
 from whet.rl.algorithms import algorithms
-from whet.rl.doctor.finding import Advice, Found
-from whet.rl.doctor.record import MIN_STEPS, OPENING, WINDOW, MetricSeries, Row, RunRecord, calmer, larger_groups, share
+from whet.rl.doctor.record import (
+    MIN_STEPS,
+    OPENING,
+    WINDOW,
+    Advice,
+    Found,
+    MetricSeries,
+    Row,
+    RunRecord,
+    calmer,
+    larger_groups,
+    share,
+)
 
 SMOOTH = 3
 """Steps whose mean is compared: one batch may be lucky, three are rarely."""

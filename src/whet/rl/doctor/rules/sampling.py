@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from whet.rl.doctor.finding import Advice, Found
-from whet.rl.doctor.record import MIN_STEPS, Row, RunRecord, calmer, groups_of, lower_rate
+from whet.rl.doctor.record import MIN_STEPS, Advice, Found, Row, RunRecord, calmer, groups_of, lower_rate
 
 ENTROPY_TIMES = 2.0
 """Factor over where it began. Learning lowers entropy; a policy that tries more for a while stays below this."""

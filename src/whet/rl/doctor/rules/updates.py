@@ -6,8 +6,7 @@ import statistics
 from collections.abc import Iterator
 
 from whet.rl.algorithms import algorithms
-from whet.rl.doctor.finding import Advice, Found, Severity, rounded
-from whet.rl.doctor.record import MIN_STEPS, MetricSeries, RunRecord, lower_rate
+from whet.rl.doctor.record import MIN_STEPS, Advice, Found, MetricSeries, RunRecord, Severity, lower_rate, rounded
 
 ROUNDING = 1e-4
 """KL per token of one policy computed twice, from which it is reported: in float32 it stays below 1e-6. With bfloat16
