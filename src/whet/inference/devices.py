@@ -127,8 +127,7 @@ def _built_for_cuda() -> bool:
 
 
 def _has_cuda_driver() -> bool:
-    names = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libamdhip64.so")
-    return any(map(_loads, names))
+    return any(map(_loads, ("libcuda.so.1", "libamdhip64.so")))
 
 
 def _loads(library: str) -> bool:

@@ -2,14 +2,13 @@
 
 import errno
 import os
-import tracemalloc
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whet.errors import RunError, TrainingError
-from whet.rl.storage.ledger import Ledger, NameSet
+from whet.rl.storage.ledger import Ledger
 
 
 @pytest.fixture
@@ -57,35 +56,6 @@ def test_a_group_that_is_trained_twice_is_found_when_the_file_is_read_too(path):
     path.write_text('{"step": 1, "groups": ["1", "2"]}\n{"step": 2, "groups": ["3", "2"]}\n')
     with pytest.raises(RunError, match=r"step 2 would train a group twice \(group 2 was trained in step 1\)"):
         Ledger(path)
-
-
-NAMES = st.one_of(
-    st.integers(0, 40).map(str),
-    st.tuples(st.integers(0, 3), st.integers(0, 40)).map(lambda pair: f"{pair[0]}-{pair[1]}"),
-    st.sampled_from(["", "a", "a1", "01", "1-", "-1", "9999999", "10000000", "1\n2", "\u0661"]),
-)
-
-
-@given(st.lists(st.tuples(st.booleans(), NAMES)))
-def test_names_are_a_set_whatever_they_look_like(changes):
-    names, expected = NameSet(), set()
-    for adds, name in changes:
-        (names.add if adds else names.discard)(name)
-        (expected.add if adds else expected.discard)(name)
-    assert {name for _, name in changes if name in names} == expected
-
-
-def test_a_hundred_thousand_groups_take_next_to_no_memory():
-    tracemalloc.start()
-    try:
-        names = NameSet()
-        for number in range(100_000):
-            names.add(str(number))
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert "99999" in names
-    assert held < 100_000  # bytes: a tenth of what the names themselves would take
 
 
 def test_resuming_forgets_later_steps_and_frees_their_groups(path):

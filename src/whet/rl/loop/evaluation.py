@@ -7,38 +7,26 @@ tasks and seeds are the same at every moment of a run, so that two moments diffe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from whet.clients.client import Client
 from whet.envs.environment import Environment
 from whet.evals.evaluate import evaluate_environment
 from whet.rl.monitors.protocol import EvalReport, Monitor
-from whet.rl.sections.training import HeldOutConfig, SamplingConfig
+from whet.rl.sections.training import HeldOutConfig
 from whet.rollouts.limits import gather
 from whet.types import State
 
-
-class Evaluated(Protocol):
-    """What of a run's config an evaluation goes by."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def max_concurrent(self) -> int: ...
-    @property
-    def eval(self) -> HeldOutConfig | None: ...
-    def eval_sampling(self) -> SamplingConfig:
-        """`[sampling]` with what `[eval.sampling]` changes."""
-        ...
+if TYPE_CHECKING:
+    from whet.rl.config import RunConfig
+    from whet.rl.sft.config import SftConfig
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutEvaluation:
     """What `[eval]` asks for."""
 
-    config: Evaluated
+    config: RunConfig | SftConfig
     environments: list[tuple[str, Environment]]
     client: Client[Any, Any, Any, Any]
     monitor: Monitor

@@ -9,15 +9,18 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from whet.rl.learner.protocol import Learner
 from whet.rl.monitors.protocol import EvalReport, Monitor
-from whet.rl.sections.training import CheckpointingConfig, HeldOutConfig
 from whet.rl.storage.records import Records
 from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped
 from whet.rl.supervision.watchdog import EVALUATION
 from whet.rl.supervision.watchdog_thread import Watchdog
+
+if TYPE_CHECKING:
+    from whet.rl.config import RunConfig
+    from whet.rl.sft.config import SftConfig
 
 T = TypeVar("T")
 
@@ -36,20 +39,11 @@ async def inline(work: Callable[[], T]) -> T:
     return work()
 
 
-class LoopConfig(Protocol):
-    """The part of a run's config that the loop reads."""
-
-    @property
-    def checkpointing(self) -> CheckpointingConfig: ...
-    @property
-    def eval(self) -> HeldOutConfig | None: ...
-
-
 @dataclass(slots=True, kw_only=True)
 class TrainingLoop(ABC):
     """Drives one run from its first step to `last_step`. A subclass has a kind of training."""
 
-    config: LoopConfig
+    config: RunConfig | SftConfig
     last_step: int
     learner: Learner
     records: Records

@@ -8,12 +8,15 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from whet.errors import MissingExtraError
-from whet.rl.monitors.config import TrackioConfig, WandbConfig
 from whet.rl.monitors.protocol import EvalReport, Monitor, Outcome, RunPlan, StepReport, evaluation_metrics
 from whet.system.redaction import Redactor, redacted
+
+if TYPE_CHECKING:
+    from whet.rl.config import RunConfig
+    from whet.rl.sft.config import SftConfig
 
 logger = logging.getLogger(__name__)
 
@@ -71,17 +74,7 @@ def quietly() -> Iterator[None]:
             logger.debug("%s", line)
 
 
-class Tracked(Protocol):
-    """The part of a run's config that trackers use."""
-
-    @property
-    def wandb(self) -> WandbConfig | None: ...
-    @property
-    def trackio(self) -> TrackioConfig | None: ...
-    def model_dump(self, *, mode: str, exclude_none: bool, exclude: set[str]) -> dict[str, Any]: ...
-
-
-def trackers(config: Tracked, redactor: Redactor) -> list[Monitor]:
+def trackers(config: RunConfig | SftConfig, redactor: Redactor) -> list[Monitor]:
     """One monitor for each of `[wandb]` and `[trackio]`; their libraries are imported here.
 
     Raises `MissingExtraError` where its library is not installed, `ConfigError` where it could not begin.
@@ -98,7 +91,7 @@ def trackers(config: Tracked, redactor: Redactor) -> list[Monitor]:
     return found
 
 
-def _sent_config(config: Tracked, redactor: Redactor) -> dict[str, Any]:
+def _sent_config(config: RunConfig | SftConfig, redactor: Redactor) -> dict[str, Any]:
     """The resolved config as trackers get it: without the names of secret files, and with no secret in it."""
     plain = config.model_dump(mode="json", exclude_none=True, exclude={"env_file"})
     sent: dict[str, Any] = redactor.data(redacted(plain))

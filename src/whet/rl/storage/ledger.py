@@ -3,14 +3,11 @@
 One JSON line a step, `{"step": 3, "groups": ["3-0", "3-1"]}`, fsynced before the next step begins. A line that a crash
 left half written is cut off when the file is opened; resuming from an older checkpoint cuts off the steps after it. A
 group that would be recorded twice is a `RunError`.
-
-In memory is only which groups were trained, a bit for each (`NameSet`): the step is in the file.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -25,7 +22,8 @@ class Ledger:
         """Read and repair. Raises `RunError` for a damaged line that is not the last, which no crash can explain."""
         self.path = path
         self._file = LineFile(path)
-        self._steps, self._groups = NameSet(), NameSet()
+        self._step_of: dict[str, int] = {}  # by group
+        self._trained = set[int]()  # steps
         if path.exists():
             self._load()
 
@@ -35,9 +33,7 @@ class Ledger:
         return dict(self._records()) if self.path.exists() else {}
 
     def step_of(self, group: str) -> int | None:
-        if group not in self._groups:
-            return None
-        return next(step for step, groups in self._records() if group in groups)
+        return self._step_of.get(group)
 
     def append(self, step: int, groups: Iterable[str]) -> None:
         """Record a step; it is on disk when this returns. Raises `TrainingError` when the disk does not take it."""
@@ -82,51 +78,19 @@ class Ledger:
             yield from map(_record, file)
 
     def _admit(self, step: int, groups: list[str]) -> None:
-        if str(step) in self._steps:
+        if step in self._trained:
             raise RunError(f"{self.path}: step {step} is there already; a step is trained once.")
-        twice = [group for group in groups if group in self._groups]
+        twice = [group for group in groups if group in self._step_of]
         if twice or len(set(groups)) < len(groups):
             known = f" (group {twice[0]} was trained in step {self.step_of(twice[0])})" if twice else ""
             raise RunError(f"{self.path}: step {step} would train a group twice{known}.")
-        self._steps.add(str(step))
-        for group in groups:
-            self._groups.add(group)
+        self._trained.add(step)
+        self._step_of.update(dict.fromkeys(groups, step))
 
     def _forget(self, step: int, groups: list[str]) -> None:
-        self._steps.discard(str(step))
+        self._trained.discard(step)
         for group in groups:
-            self._groups.discard(group)
-
-
-class NameSet:
-    """A set of names most of which are numbered: `17`, or `3-17`. A million of them take 125 kB."""
-
-    _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,6})", re.DOTALL)
-
-    def __init__(self) -> None:
-        self._bits: dict[str, bytearray] = {}  # by what stands before the number, a bit for each number
-        self._others: set[str] = set()
-
-    def __contains__(self, name: str) -> bool:
-        if (numbered := self._NUMBERED.fullmatch(name)) is None:
-            return name in self._others
-        bits, (byte, bit) = self._bits.get(numbered[1], b""), divmod(int(numbered[2]), 8)
-        return byte < len(bits) and bool(bits[byte] >> bit & 1)
-
-    def add(self, name: str) -> None:
-        if (numbered := self._NUMBERED.fullmatch(name)) is None:
-            self._others.add(name)
-            return
-        bits, (byte, bit) = self._bits.setdefault(numbered[1], bytearray()), divmod(int(numbered[2]), 8)
-        bits.extend(bytes(max(0, byte + 1 - len(bits))))
-        bits[byte] |= 1 << bit
-
-    def discard(self, name: str) -> None:
-        if (numbered := self._NUMBERED.fullmatch(name)) is None:
-            self._others.discard(name)
-        elif name in self:
-            byte, bit = divmod(int(numbered[2]), 8)
-            self._bits[numbered[1]][byte] &= ~(1 << bit)
+            self._step_of.pop(group, None)
 
 
 def _record(line: bytes) -> tuple[int, list[str]]:
