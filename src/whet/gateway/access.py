@@ -19,11 +19,9 @@ class Visitor(Protocol):
     def find(self, model: str) -> AnyClient | None:
         """The client of a model; None for one that this key may not use. Raises `RequestError` for one that is known
         and cannot answer now."""
-        ...
 
     def answered(self, model: str, responses: Sequence[Response]) -> None:
         """Count one request that was answered, with the response of each of its choices."""
-        ...
 
 
 class Access(Protocol):
@@ -31,7 +29,6 @@ class Access(Protocol):
 
     async def visitor(self, key: str | None) -> Visitor:
         """Raises `RequestError` with status 401 for a key that is missing or not valid."""
-        ...
 
 
 class OneKey:

@@ -59,17 +59,14 @@ class EventWriter(Protocol):
 
     def begin(self, prompt_tokens: int | None) -> str:
         """The stream's head; `prompt_tokens` where they are known."""
-        ...
 
     def add(self, delta: Delta, choice: int = 0) -> str: ...
 
     def finish(self, responses: Sequence[Response]) -> str:
         """What comes after the last delta of all choices."""
-        ...
 
     def fail(self, error: RequestError) -> str:
         """The interface's word for an error after the beginning; nothing comes after it."""
-        ...
 
 
 class Interface(Protocol):
@@ -77,11 +74,9 @@ class Interface(Protocol):
 
     def read_request(self, body: Any) -> TurnRequest:
         """Raises `RequestError` for what is malformed, and for what this gateway cannot do."""
-        ...
 
     def write_answer(self, request: TurnRequest, responses: Sequence[Response]) -> dict[str, Any]:
         """`responses` are as many as the request has choices."""
-        ...
 
     def write_stream(self, request: TurnRequest, answer: AnswerId) -> EventWriter: ...
 

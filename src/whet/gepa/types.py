@@ -80,12 +80,10 @@ class Rollouts(Protocol):
         process holds is answered from it and counts as it did then. Raises `BudgetSpent` before any call is begun where
         they do not all fit.
         """
-        ...
 
     @property
     def left(self) -> int:
         """Calls that may still be begun in the search."""
-        ...
 
 
 Reflect = Callable[[Candidate, Mapping[str, Sequence[Mapping[str, Any]]], Sequence[str]], dict[str, str]]

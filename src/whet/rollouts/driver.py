@@ -94,23 +94,18 @@ class JobRunner(Protocol):
 
     async def __aexit__(self, *_: object) -> None:
         """Cancel what is running."""
-        ...
 
     async def begin(self, source: int) -> None:
         """Prepare what a source needs. Raises `WhetError` where its model cannot be had."""
-        ...
 
     async def submit(self, job: RolloutJob) -> None:
         """Returns once the job has a slot. Raises the error that ended an earlier job."""
-        ...
 
     async def drain(self) -> None:
         """Returns once every job is done; raises like `submit`."""
-        ...
 
     async def end(self, source: int) -> None:
         """Nothing more comes of a source: what only it needed is closed."""
-        ...
 
 
 class LocalRunner:

@@ -149,7 +149,6 @@ class JobSource(Protocol):
     @property
     def label(self) -> str:
         """The environment, in messages."""
-        ...
 
     @property
     def env(self) -> JobEnv: ...
@@ -163,12 +162,10 @@ class JobSource(Protocol):
     @property
     def max_concurrent(self) -> int:
         """Rollouts in flight at once."""
-        ...
 
     @property
     def local(self) -> bool:
         """Whether its model runs in this process."""
-        ...
 
 
 class Parts(Protocol):
@@ -176,15 +173,12 @@ class Parts(Protocol):
 
     def environment(self, source: int, concurrency: int) -> JobEnv:
         """The environment, of which this process runs so many rollouts at once. Raises `WhetError`."""
-        ...
 
     async def client(self, source: int) -> AnyClient:
         """Raises `WhetError` where its model cannot be had."""
-        ...
 
     async def release(self, source: int) -> None:
         """Nothing more comes of a source: what only it needed is closed."""
-        ...
 
     async def close(self) -> None: ...
 

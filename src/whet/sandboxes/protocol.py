@@ -147,15 +147,12 @@ class Process(Protocol):
 
     async def wait(self) -> int:
         """The exit code, or minus the signal that ended it."""
-        ...
 
     def kill(self) -> None:
         """Request the end of the process and everything it started; `wait` returns once it has ended."""
-        ...
 
     def close(self) -> None:
         """Close the streams. Does not end the process."""
-        ...
 
 
 class CommandJob(Protocol):
@@ -181,12 +178,10 @@ class Sandbox(Protocol):
     @property
     def network(self) -> NetworkUse | None:
         """What went through its network and what was refused; None where it has none."""
-        ...
 
     @property
     def memory_kills(self) -> int:
         """How often a process in it was refused memory so far; 0 where the backend cannot tell."""
-        ...
 
     async def exec(
         self,
@@ -199,11 +194,9 @@ class Sandbox(Protocol):
         output_bytes: int | None = None,
     ) -> ExecResult:
         """Run a command to its end. A command that fails is a result, not an exception."""
-        ...
 
     async def start(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Process:
         """A persistent process, for instance an interpreter to talk to."""
-        ...
 
     def background(
         self,
@@ -214,29 +207,23 @@ class Sandbox(Protocol):
         timeout_s: float | None = None,
     ) -> CommandJob:
         """Run a command in the background; without a time-out it may run for the sandbox's lifetime."""
-        ...
 
     async def write(self, path: str, data: bytes) -> None:
         """Write a file inside, with the folders above it."""
-        ...
 
     async def read(self, path: str, max_bytes: int = 16 * MIB) -> bytes:
         """A file's bytes from inside."""
-        ...
 
     async def upload(self, local: str | Path, path: str) -> None:
         """Copy a file or the contents of a folder of the host to a path inside."""
-        ...
 
     async def download(
         self, path: str, local: str | Path, max_bytes: int = 256 * MIB, max_files: int = 10_000
     ) -> tuple[str, ...]:
         """Copy a file or a folder from inside to the host; links and special files are left out and returned."""
-        ...
 
     async def close(self) -> None:
         """End every process in it and forget its files. May be called again."""
-        ...
 
 
 class SandboxBackend(Protocol):
@@ -246,8 +233,6 @@ class SandboxBackend(Protocol):
 
     async def check(self) -> None:
         """Raise SandboxUnavailableError, with the command that fixes it, where this backend cannot run."""
-        ...
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """A new sandbox. Raises SandboxError when the host fails."""
-        ...

@@ -45,16 +45,13 @@ class Subject(Protocol):
 
     def picture(self, width: int, height: int, keys: bool, stop_requested: bool) -> RenderableType:
         """At most `height` lines; `keys`: whether keys are read; `stop_requested`: whether another q stops."""
-        ...
 
     def press(self, key: str) -> None:
         """A key that is not the painter's own (q)."""
-        ...
 
     @property
     def transient(self) -> bool:
         """Whether the last picture is erased in the end, because other output replaces it."""
-        ...
 
 
 class Painter:

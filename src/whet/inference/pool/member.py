@@ -40,22 +40,18 @@ class PoolMember(Protocol):
     @property
     def name(self) -> str:
         """In messages ("engine 1") and in names of metrics; each member has another one."""
-        ...
 
     async def start(self) -> Engine:
         """Start what the engine runs on, again where it has ended, and wait until it answers.
 
         The engine has the weights that it starts with, and its first `version`. A `WhetError` says why it cannot.
         """
-        ...
 
     async def stop(self) -> None:
         """End it, in whatever state it is: not started, half started, running, hanging, gone."""
-        ...
 
     def failure(self) -> str | None:
         """Why it has ended, as in "it was killed by SIGKILL"; None while it runs. Called often: it returns at once."""
-        ...
 
 
 class KeptMember:

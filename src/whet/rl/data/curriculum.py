@@ -147,23 +147,18 @@ class Curriculum(Protocol):
 
     def next_task(self) -> DrawnTask:
         """The next task of the mix. `number` grows by one with every draw, replacements included."""
-        ...
 
     def next_of(self, environment: int) -> DrawnTask:
         """The next task of one environment: a replacement that must not change the mix."""
-        ...
 
     def observe(self, task: DrawnTask, mean_reward: float) -> None:
         """A group of this task was scored, whether or not it is trained."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides about the tasks to come, as JSON."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises `RunError` where the state belongs to other environments."""
-        ...
 
 
 class MixedCurriculum:

@@ -129,31 +129,24 @@ class BatchSource(Protocol):
 
         Raises `TrainingError` where none can be made; may be cancelled without a loss.
         """
-        ...
 
     def waiting(self) -> list[Group]:
         """Finished groups that are in no part yet, in the order of the draws."""
-        ...
 
     def advance(self, version: int) -> None:
         """The engine samples with policy `version` from now on, and so many batches have been trained."""
-        ...
 
     def idle_s(self) -> float:
         """Seconds since the last call in which nothing was in flight: all that was allowed had been sampled."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """What decides about the batches to come, as JSON: nothing drawn is forgotten, nothing trained comes again."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any], step: int) -> None:
         """Continue after `step`. Raises `RunError` for the state of another run."""
-        ...
 
     async def close(self) -> None:
         """Cancel whatever is in flight."""
-        ...
 
 
 MAX_ATTEMPTS = 8

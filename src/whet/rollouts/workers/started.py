@@ -32,29 +32,23 @@ class StartedWorker(Protocol):
     @property
     def socket(self) -> socket.socket:
         """The session's end of the stream to it. May block until it is connected; an end without another if it ends."""
-        ...
 
     @property
     def pid(self) -> int:
         """Its process, on its host."""
-        ...
 
     @property
     def fate(self) -> str:
         """How it ended, after "the worker": `was killed by SIGKILL`."""
-        ...
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until it has ended, with all it needed of its host; False after `timeout` seconds."""
-        ...
 
     def kill(self) -> None:
         """End it at once, with the processes that it has started."""
-        ...
 
     def close(self) -> None:
         """It has ended: free what it had here."""
-        ...
 
 
 Starter: TypeAlias = Callable[[int], StartedWorker]

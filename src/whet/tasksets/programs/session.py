@@ -246,15 +246,12 @@ class SessionGateway(Protocol):
 
     def open(self, session: Session) -> Opening:
         """Accept requests for this rollout. To be called on its event loop."""
-        ...
 
     async def shut(self, opening: Opening) -> None:
         """Refuse further requests there."""
-        ...
 
     async def close(self) -> None:
         """Release the server."""
-        ...
 
 
 def make_gateway(whose: str = "Harness(program={command = [...]})") -> SessionGateway:

@@ -115,31 +115,24 @@ class RankGroup(Protocol):
         Each makes `make_rank_learner(model, rank=..., world_size=..., init_method=..., **options)` on its device; one
         alone makes `make_learner(model, **options)`. Only where none runs: before the first time, and after `kill`.
         """
-        ...
 
     def send(self, rank: int, verb: str, arguments: tuple[Any, ...]) -> None:
         """Begin a call of a rank's learner. Never waits for the rank."""
-        ...
 
     def receive(self, timeout_s: float) -> RankResponse | None:
         """The next answer of any rank; None where none came in time."""
-        ...
 
     def standing(self) -> list[Standing]:
         """Of all ranks, in their order. Never waits for one of them."""
-        ...
 
     def kill(self) -> None:
         """End all ranks, whatever they do, and forget what they were about to answer. Returns when they have ended."""
-        ...
 
     def close(self) -> None:
         """End all ranks for good, and leave nothing of them."""
-        ...
 
     def forwarded_to(self, deliver: Deliver) -> AbstractContextManager[None]:
         """What ranks log and warn of is given to `deliver` until the block ends; of ranks started again, too."""
-        ...
 
 
 IDLE = "waiting for a call"
