@@ -106,7 +106,7 @@ def test_rollouts_come_worst_first_and_of_one_environment(whole: Path, whet: Whe
     assert {row["environment"] for row in worst} == {"calculator"}
     text = whet(*told)[1]
     assert f"whet view {whole}" in text
-    assert text.count("  model ") >= 4
+    assert text.count("  assistant ") >= 4
 
 
 @pytest.mark.parametrize(

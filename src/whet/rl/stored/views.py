@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from whet.display.columns import print_fact, print_rows
-from whet.display.text import call_text, listed, number
+from whet.display.text import number
 from whet.errors import RunError
-from whet.messages import content_text
+from whet.records.rollout_text import pieces
 from whet.records.stored import DAMAGED, print_list
 from whet.rl.doctor import line
 from whet.rl.monitors.protocol import evaluation_metrics
@@ -250,33 +250,17 @@ def print_conversation(row: Mapping[str, Any], console: Console) -> None:
     if row.get("is_truncated"):
         facts.append("cut off")
     console.print(Text(", ".join(facts), "bold"), soft_wrap=True)
-    for role, text in _said(row):
-        for index, said in enumerate(_shortened(safe_lines(text))):
-            label = safe_text(role, 10) if index == 0 else ""
-            console.print(
-                Text.assemble((f"  {label:<10} ", "cyan" if role == "model" else "dim"), said), soft_wrap=True
-            )
+    for piece in pieces(row):
+        for index, said in enumerate(_shortened(safe_lines(piece.text))):
+            label = safe_text(piece.title, 40) if index == 0 else ""
+            style = "cyan" if piece.role == "assistant" else "dim"
+            console.print(Text.assemble((f"  {label:<10} ", style), said), soft_wrap=True)
     if row.get("error"):
         error = row["error"]
         chain = error.get("error_chain_str") or error.get("error") if isinstance(error, Mapping) else error
         console.print(Text.assemble(("  error      ", "red"), safe_text(chain, 1000)), soft_wrap=True)
     if row.get("answer") not in (None, ""):
         console.print(Text.assemble(("  expected   ", "dim"), safe_text(row["answer"], 1000)), soft_wrap=True)
-
-
-def _said(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for part in ("prompt", "completion"):
-        value = row.get(part)
-        if isinstance(value, str):
-            yield ("model" if part == "completion" else "prompt"), value
-        for message in listed(value):
-            if not isinstance(message, Mapping):
-                continue
-            role = str(message.get("role", ""))
-            calls = [call_text(call) for call in listed(message.get("tool_calls"))]
-            thought = message.get("reasoning_content")
-            texts = [f"(thinking) {thought}" if thought else "", content_text(message.get("content")), *calls]
-            yield ("model" if role == "assistant" else role), "\n".join(filter(None, texts))
 
 
 def _shortened(lines: list[str]) -> list[str]:
