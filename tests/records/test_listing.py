@@ -21,7 +21,7 @@ def listing(evaluation: Fixture, rollout: Fixture) -> Listing:
 
 
 def test_the_next_match_goes_round_the_list_in_its_order(listing: Listing) -> None:
-    listing.search = Search("x", found={1, 4})
+    listing.search = Search("x", matches={1, 4})
     listing.sort = Sort("reward", descending=True)
     listing.take(listing.load())
     assert listing.number == 0  # kept, though it is the last one now

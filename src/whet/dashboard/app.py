@@ -103,8 +103,8 @@ async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     codes = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
     code = codes.get(error.status_code, "malformed")
-    found = DashboardError(code, "there is no such path." if code == "not_found" else f"{error.detail}.")
-    answer = answer_of(request, found)
+    failure = DashboardError(code, "there is no such path." if code == "not_found" else f"{error.detail}.")
+    answer = answer_of(request, failure)
     answer.headers.update(error.headers or {})
     return answer
 

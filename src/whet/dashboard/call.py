@@ -132,21 +132,21 @@ class DataRoute(APIRoute):
             try:
                 return await handle(request)
             except RequestValidationError as error:
-                found = invalid(error)
+                failure = invalid(error)
             except DashboardError as error:
-                found = error
+                failure = error
             except (RunError, ConfigError, ModelLoadError) as error:
-                found = DashboardError("unreadable", str(error))
+                failure = DashboardError("unreadable", str(error))
             except MissingExtraError as error:
-                found = DashboardError("missing_extra", str(error))
+                failure = DashboardError("missing_extra", str(error))
             except FileNotFoundError:
-                found = no_such("file of this run")
+                failure = no_such("file of this run")
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                    found = DashboardError("disk_full", "the server's disk is full. Free space there.")
+                    failure = DashboardError("disk_full", "the server's disk is full. Free space there.")
                 else:
-                    found = DashboardError("unreadable", f"{error.filename or 'a file'}: {error.strerror or error}.")
-            return self.answer(request, found)
+                    failure = DashboardError("unreadable", f"{error.filename or 'a file'}: {error.strerror or error}.")
+            return self.answer(request, failure)
 
         return answered
 
@@ -174,12 +174,12 @@ def json_answer(value: Any) -> Response:
 
 def invalid(error: RequestValidationError) -> DashboardError:
     """Wrong fields are named; a path that cannot be one is a path that does not exist."""
-    found = error.errors()
-    if any(one["loc"][0] == "path" for one in found):
+    errors = error.errors()
+    if any(one["loc"][0] == "path" for one in errors):
         return no_such("path")
-    code = "malformed" if any(one["type"] == "json_invalid" for one in found) else "invalid"
+    code = "malformed" if any(one["type"] == "json_invalid" for one in errors) else "invalid"
     details = [
         {"field": ".".join(map(str, one["loc"][1:] or one["loc"]))[:100], "reason": one["msg"][:300]}
-        for one in found[:10]
+        for one in errors[:10]
     ]
     return DashboardError(code, f"{details[0]['field']}: {details[0]['reason']}.", details)

@@ -39,12 +39,12 @@ async def run_events(
     subscriber = Subscriber(call.viewer)
 
     def begin() -> bytes:
-        found = call.run(run)
-        feed = call.data.watcher.follow(found, subscriber)
+        library_run = call.run(run)
+        feed = call.data.watcher.follow(library_run, subscriber)
         try:
-            hello = event("hello", {"run": run, "state": found.state, "generation": feed.metrics.generation})
-            end = [event("end", {"run": run, "state": found.state})] if found.ended else []
-            return b"".join([f"retry: {RETRY_MS}\n\n".encode(), hello, *missed(feed, found, last_event_id), *end])
+            hello = event("hello", {"run": run, "state": library_run.state, "generation": feed.metrics.generation})
+            end = [event("end", {"run": run, "state": library_run.state})] if library_run.ended else []
+            return b"".join([f"retry: {RETRY_MS}\n\n".encode(), hello, *missed(feed, library_run, last_event_id), *end])
         except BaseException:
             call.data.watcher.leave(subscriber)
             raise

@@ -46,7 +46,7 @@ STAMPED = (RUN_CONFIG, STATUS, METADATA, RESULTS, METRICS)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _RunDirectory:
     path: Path
     kind: SourceKind
 
@@ -58,7 +58,7 @@ class FolderLibrary:
         self.folders = [folder.absolute() for folder in folders]
         self._lock = threading.Lock()
         self._walked = float("-inf")
-        self._found: dict[str, _Found] = {}
+        self._by_id: dict[str, _RunDirectory] = {}
         self._known: dict[str, tuple[tuple[object, ...], LibraryRun]] = {}
         """Runs that have ended, with the stamps of their files."""
 
@@ -83,8 +83,8 @@ class FolderLibrary:
         return [run for run in self._all() if not run.ended or (run.ended_at or 0.0) > limit]
 
     def look(self, id: str) -> LibraryRun | None:
-        found = self._directories().get(id) or self._directories(now=True).get(id)
-        return None if found is None else self._read(id, found)
+        directory = self._directories().get(id) or self._directories(now=True).get(id)
+        return None if directory is None else self._read(id, directory)
 
     def make(self, run: LibraryRun, step: int, what: What) -> NoReturn:
         """Nothing is made of checkpoints here (`LibraryRun.makes` is empty): `whet train export` does that."""
@@ -94,24 +94,24 @@ class FolderLibrary:
         return True
 
     def _all(self) -> list[LibraryRun]:
-        read = (self._read(id, found) for id, found in self._directories().items())
+        read = (self._read(id, directory) for id, directory in self._directories().items())
         return [run for run in read if run is not None]
 
-    def _directories(self, *, now: bool = False) -> dict[str, _Found]:
+    def _directories(self, *, now: bool = False) -> dict[str, _RunDirectory]:
         with self._lock:
             if now or time.monotonic() - self._walked > WALK_SECONDS:
-                found = {}
+                directories = {}
                 for folder in self.folders:
                     for path, kind in run_directories(folder):
-                        found[identity(path)] = _Found(path, kind)
-                self._found = found
-                self._known = {id: kept for id, kept in self._known.items() if id in found}
+                        directories[identity(path)] = _RunDirectory(path, kind)
+                self._by_id = directories
+                self._known = {id: kept for id, kept in self._known.items() if id in directories}
                 self._walked = time.monotonic()
-            return self._found
+            return self._by_id
 
-    def _read(self, id: str, found: _Found) -> LibraryRun | None:
+    def _read(self, id: str, directory: _RunDirectory) -> LibraryRun | None:
         """The run in a directory; None where the directory is gone."""
-        path = found.path
+        path = directory.path
         stamps = tuple(file_stamp(path / name) for name in STAMPED)
         kept = self._known.get(id)
         if kept is not None and kept[0] == stamps:
@@ -119,10 +119,10 @@ class FolderLibrary:
         if not path.is_dir():
             return None
         try:
-            run = _training(id, path) if found.kind == "training" else _other(id, found)
+            run = _training(id, path) if directory.kind == "training" else _other(id, directory)
         except (WhetError, OSError, ValueError) as error:
             reason = f"cannot be read: {error}"
-            run = LibraryRun(id, path.name, _kind(found.kind), "unknown", path, reason=reason, trusted=True)
+            run = LibraryRun(id, path.name, _kind(directory.kind), "unknown", path, reason=reason, trusted=True)
         if run.state in ENDED:
             self._known[id] = (stamps, run)
         return run
@@ -192,22 +192,22 @@ def _process(status: Mapping[str, Any]) -> tuple[int, str] | None:
     return (pid, began) if here and isinstance(pid, int) and pid > 0 and isinstance(began, str) else None
 
 
-def _other(id: str, found: _Found) -> LibraryRun:
+def _other(id: str, directory: _RunDirectory) -> LibraryRun:
     """An evaluation or a search for prompts."""
-    source = source_at(found.path)
+    source = source_at(directory.path)
     state, reason = STATES.get(source.state, ("finished" if source.state == "" else "unknown", source.state))
-    updated = _seconds(source.date) or _modified(found.path)
+    updated = _seconds(source.date) or _modified(directory.path)
     known = {key: value for key in ("num_examples", "rollouts_per_example") if (value := source.metadata.get(key))}
-    config = found.path / (SEARCH_CONFIG if found.kind == "search" else RUN_CONFIG)
+    config = directory.path / (SEARCH_CONFIG if directory.kind == "search" else RUN_CONFIG)
     if isinstance(share := source.metadata.get("avg_error"), float) and 0 <= share <= 1:
         known["failed"] = share
-    hashed = _HASHED.fullmatch(found.path.name) and source.environment
+    hashed = _HASHED.fullmatch(directory.path.name) and source.environment
     run = LibraryRun(
         id=id,
-        name=" with ".join(filter(None, (source.environment, source.model))) if hashed else found.path.name,
-        kind=found.kind,
+        name=" with ".join(filter(None, (source.environment, source.model))) if hashed else directory.path.name,
+        kind=directory.kind,
         state=state,
-        directory=found.path,
+        directory=directory.path,
         config_file=config if config.is_file() else None,
         trusted=True,
         model=source.model,
@@ -215,7 +215,7 @@ def _other(id: str, found: _Found) -> LibraryRun:
         reason=source.note or reason,
         reward=source.reward,
         updated_at=updated,
-        details={"path": str(found.path), "rollouts": source.count, **known},
+        details={"path": str(directory.path), "rollouts": source.count, **known},
     )
     return replace(run, ended_at=updated) if run.ended else run
 

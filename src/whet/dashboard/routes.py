@@ -64,8 +64,8 @@ def list_runs(
     cursor: Words = "",
 ) -> Response:
     query = RunQuery(kind or None, state or None, owner or None, search, limit, cursor or None)
-    found = call.data.library.runs(call.viewer, query)
-    return json_answer({"items": [run.view() for run in found.items], "next": found.next})
+    listed = call.data.library.runs(call.viewer, query)
+    return json_answer({"items": [run.view() for run in listed.items], "next": listed.next})
 
 
 @router.get("/runs/{run}")
@@ -222,12 +222,12 @@ def list_checkpoints(call: Call, run: RunId) -> Response:
 
 @router.get("/runs/{run}/checkpoints/{step}/archive")
 def get_archive(call: Call, run: RunId, step: Step, what: What = "checkpoint") -> Response:
-    found = call.run(run)
+    library_run = call.run(run)
     with ExitStack() as making:
         apart = None
-        if what in found.makes and not is_written(found, step, what):
-            apart = making.enter_context(call.data.library.make(found, step, what))
-        made = archive(found, step, what, apart)
+        if what in library_run.makes and not is_written(library_run, step, what):
+            apart = making.enter_context(call.data.library.make(library_run, step, what))
+        made = archive(library_run, step, what, apart)
         until_sent = making.pop_all()
     safe = "".join(one if one.isascii() and (one.isalnum() or one in "._-") else "-" for one in made.name)
     headers = {"Content-Length": str(made.size), "Content-Disposition": f'attachment; filename="{safe}"'}

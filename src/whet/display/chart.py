@@ -84,12 +84,12 @@ class Axis:
             return "0"
         largest = max(abs(self.low), abs(self.high))
         step = abs(self.ticks[1] - self.ticks[0]) if len(self.ticks) > 1 else abs(tick)
-        place = math.floor(math.log10(step) + 1e-9)
+        decade = math.floor(math.log10(step) + 1e-9)
         if largest >= 1e4 or largest < 1e-3:
-            digits = max(1, math.floor(math.log10(abs(tick)) + 1e-9) - place)
+            digits = max(1, math.floor(math.log10(abs(tick)) + 1e-9) - decade)
             mantissa, _, exponent = f"{tick:.{digits}e}".partition("e")
             return f"{mantissa.rstrip('0').removesuffix('.')}e{int(exponent)}"
-        return f"{tick:.{max(0, -place)}f}"
+        return f"{tick:.{max(0, -decade)}f}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,12 +236,12 @@ def proposals_line(search: SearchProgress) -> str:
     return f"{accepted + rejected} so far: {accepted} accepted, {rejected} rejected"
 
 
-def confirmation_line(found: Confirmation) -> str:
+def confirmation_line(result: Confirmation) -> str:
     """The confirmation in one line, and whether it is a difference."""
-    verdict = "better" if found.real else "worse" if found.high < 0 else "this is not a difference"
+    verdict = "better" if result.real else "worse" if result.high < 0 else "this is not a difference"
     return (
-        f"held-out reward {number(found.best_mean)}, the seed {number(found.seed_mean)}: {found.difference:+.3f} "
-        f"(95 % interval {found.low:+.3f} to {found.high:+.3f}): {verdict}"
+        f"held-out reward {number(result.best_mean)}, the seed {number(result.seed_mean)}: {result.difference:+.3f} "
+        f"(95 % interval {result.low:+.3f} to {result.high:+.3f}): {verdict}"
     )
 
 

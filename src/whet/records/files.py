@@ -64,8 +64,8 @@ class RolloutFiles:
             if self.root is not None and self.path.is_symlink():
                 raise OSError(NOT_INSIDE, os.strerror(NOT_INSIDE), str(self.path))
             if not self.path.is_dir():
-                found = self.path.stat(follow_symlinks=self.root is None)
-                return {"": part_of("", found, step_of(self.path.stem))}
+                status = self.path.stat(follow_symlinks=self.root is None)
+                return {"": part_of("", status, step_of(self.path.stem))}
             with os.scandir(self.path) as entries:
                 files = [
                     (entry.name.removesuffix(SUFFIX), entry.stat())

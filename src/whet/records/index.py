@@ -167,14 +167,14 @@ class Index:
 
 def _tallies(rows: Sequence[tuple[Any, ...]], first: int) -> list[tuple[str, str, int, int]]:
     """(column, value, rows that have it, number of the first of them), of the rows that are rollouts."""
-    found: dict[tuple[str, str], list[int]] = {}
+    tallies: dict[tuple[str, str], list[int]] = {}
     for number, row in enumerate(rows, start=first):
         if row[-1] is None:
             for name, at in TALLIED.items():
                 value = row[at] or ("" if name == "environment" else None)
                 if value is not None:
-                    found.setdefault((name, value), [0, number])[0] += 1
-    return [(*key, count, number) for key, (count, number) in found.items()]
+                    tallies.setdefault((name, value), [0, number])[0] += 1
+    return [(*key, count, number) for key, (count, number) in tallies.items()]
 
 
 class NotOursError(Exception):

@@ -27,7 +27,7 @@ class Search:
     """The text of a search, and the matches so far."""
 
     text: str
-    found: set[int] = field(default_factory=set)  # numbers of rollouts
+    matches: set[int] = field(default_factory=set)  # numbers of rollouts
     done: float = 0.0  # share of the bytes
     running: bool = True
     cancelled: bool = False
@@ -144,10 +144,10 @@ class Listing:
         group = head.group if head is not None and self.filter.group is None else None
         self.filter = replace(self.filter, group=group)
 
-    def toggle_found(self) -> None:
+    def toggle_matches(self) -> None:
         """Only what the search found, or everything again."""
-        found = self.search.found if self.search is not None else set[int]()
-        self.filter = replace(self.filter, numbers=frozenset(found) if self.filter.numbers is None else None)
+        matches = self.search.matches if self.search is not None else set[int]()
+        self.filter = replace(self.filter, numbers=frozenset(matches) if self.filter.numbers is None else None)
 
     def start_again(self) -> None:
         """Drop all numbers of rollouts: they are void once the store's generation has grown."""
@@ -167,10 +167,10 @@ class Listing:
 
     def next_match(self, by: int) -> int | None:
         """The next (or, with -1, the previous) rollout of the list that the search found, going round at the end."""
-        found = self.search.found if self.search is not None else set[int]()
-        count, at = len(self.heads) if found else 0, self.position()
+        matches = self.search.matches if self.search is not None else set[int]()
+        count, at = len(self.heads) if matches else 0, self.position()
         numbers = (self.heads.numbers[(at + by * distance) % count] for distance in range(1, count + 1))
-        return next((number for number in numbers if number in found), None)
+        return next((number for number in numbers if number in matches), None)
 
     def filters(self) -> list[tuple[str, str]]:
         """(key, what it lets through) for every filter that is set."""
@@ -227,7 +227,12 @@ class Listing:
             return []
         state = f"  searching: {search.done:.0%}, Esc stops" if search.running else ""
         state = "  stopped" if search.cancelled else state
-        return [("/", "bold"), (search.text, "name"), (f" in {len(search.found):,} rollouts", ""), (state, "middling")]
+        return [
+            ("/", "bold"),
+            (search.text, "name"),
+            (f" in {len(search.matches):,} rollouts", ""),
+            (state, "middling"),
+        ]
 
     def status(self) -> list[list[Shown]]:
         """The lines above the list."""
@@ -241,6 +246,6 @@ class Listing:
         head = self.current
         if head is None:
             return []
-        place = f"rollout {self.position() + 1:,} of {len(self.heads):,}"
-        where = [(place, "bold"), (f"  {origin(head)}", "")]
+        position = f"rollout {self.position() + 1:,} of {len(self.heads):,}"
+        where = [(position, "bold"), (f"  {origin(head)}", "")]
         return [line for line in (where, about(head, self.passed), self.searched()) if line]

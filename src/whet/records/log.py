@@ -80,21 +80,21 @@ def log_lines(
         if not files:
             return {"lines": [], "next": "", "more": False}
         at, position = _start(files, query)
-        found = _Found(query)
+        page = _Page(query)
         while True:
             file = files[at]
             for text, end in _lines(file, position, growing=at == len(files) - 1 and not query.ended):
-                found.take(text, end - position)
+                page.take(text, end - position)
                 position = end
-                if found.full:
+                if page.full:
                     more = position < file.size or at + 1 < len(files)
-                    return {"lines": list(found.lines), "next": _cursor(file, position), "more": more}
+                    return {"lines": list(page.lines), "next": _cursor(file, position), "more": more}
             if at + 1 == len(files):
-                return {"lines": list(found.lines), "next": _cursor(file, position), "more": False}
+                return {"lines": list(page.lines), "next": _cursor(file, position), "more": False}
             at, position = at + 1, 0
 
 
-class _Found:
+class _Page:
     """The lines of an answer: the first that fit, or with `tail` the last."""
 
     def __init__(self, query: LogQuery) -> None:
@@ -132,30 +132,30 @@ def _cursor(file: _File, position: int) -> str:
 def _files(directory: Path | None, output: Path | None, opened: Opener, stack: ExitStack) -> list[_File]:
     """The files of the log that are there, the oldest first; what its process printed where there is no log."""
     names = [f"{LOG}.{number}" for number in range(KEPT_FILES, 0, -1)] + [LOG]
-    found: dict[int, _File] = {}  # a file that is renamed meanwhile is found twice
+    by_inode: dict[int, _File] = {}  # a file that is renamed meanwhile is found twice
     for folder, name in [(directory, f"logs/{name}") for name in names] if directory is not None else []:
-        _open(folder, name, opened, stack, found)
-    if not found and output is not None:
-        _open(output.parent, output.name, opened, stack, found)
-    return list(found.values())
+        _open(folder, name, opened, stack, by_inode)
+    if not by_inode and output is not None:
+        _open(output.parent, output.name, opened, stack, by_inode)
+    return list(by_inode.values())
 
 
-def _open(folder: Path, name: str, opened: Opener, stack: ExitStack, found: dict[int, _File]) -> None:
+def _open(folder: Path, name: str, opened: Opener, stack: ExitStack, by_inode: dict[int, _File]) -> None:
     try:
         descriptor = stack.enter_context(opened(folder, name))
     except FileNotFoundError:
         return
     stat = os.fstat(descriptor)
-    found.setdefault(stat.st_ino, _File(descriptor, stat.st_ino, stat.st_size))
+    by_inode.setdefault(stat.st_ino, _File(descriptor, stat.st_ino, stat.st_size))
 
 
 def _start(files: list[_File], query: LogQuery) -> tuple[int, int]:
     """Which file to begin in, and where. A cursor in a file that is gone begins with the oldest there is."""
     if query.cursor:
-        found = _CURSOR.fullmatch(query.cursor)
-        if found is None:
+        match = _CURSOR.fullmatch(query.cursor)
+        if match is None:
             raise CursorError("cursor: it is none of a log. Begin again without it.")
-        inode, position = int(found[1], 16), int(found[2])
+        inode, position = int(match[1], 16), int(match[2])
         for at, file in enumerate(files):
             if file.inode == inode and position <= file.size:
                 return at, position
@@ -222,11 +222,11 @@ def read_log(
     query = replace(query, longest=WHOLE, most=WHOLE)
     while True:
         running = follow and is_locked(run)  # checked before reading: what is written just before the end is read
-        found = log_lines(run, replace(query, ended=not running), opened=open_named)
-        yield from (line["text"] for line in found["lines"])
-        query = LogQuery(found["next"], MOST_LINES, search=query.search, level=query.level, since=query.since)
+        page = log_lines(run, replace(query, ended=not running), opened=open_named)
+        yield from (line["text"] for line in page["lines"])
+        query = LogQuery(page["next"], MOST_LINES, search=query.search, level=query.level, since=query.since)
         query = replace(query, longest=WHOLE)
-        if not found["more"]:
+        if not page["more"]:
             if not running:
                 return
             wait(POLL_SECONDS)

@@ -35,12 +35,12 @@ class MessagePiece:
 
 def pieces(row: Mapping[str, Any]) -> list[MessagePiece]:
     """The prompt and the completion of a rollout, piece by piece."""
-    found: list[MessagePiece] = []
+    made: list[MessagePiece] = []
     calls: dict[str, str] = {}  # names of the tools that were called, by the call's id
     for part in ("prompt", "completion"):
         for at, message in enumerate(_messages(row.get(part), part)):
-            found += _pieces_of(message, f"{part}.{at}", calls)
-    return found
+            made += _pieces_of(message, f"{part}.{at}", calls)
+    return made
 
 
 def _messages(value: Any, part: str) -> list[Any]:
@@ -110,7 +110,7 @@ Fact = tuple[str, str, str]
 
 def details(row: Mapping[str, Any], head: Head, passed: float) -> dict[str, list[Fact]]:
     """Every fact of a row that is no message, under headings. `passed`: the reward from which it counts as passed."""
-    found = {
+    titled = {
         "": _facts(row, head, passed),
         "metrics": _metrics(row.get("metrics")),
         "error": _error(row),
@@ -123,7 +123,7 @@ def details(row: Mapping[str, Any], head: Head, passed: float) -> dict[str, list
         "tools": _tools(row.get("tool_defs")),
         "other columns": _others(row),
     }
-    return {title: listed for title, facts in found.items() if (listed := list(facts))}
+    return {title: listed for title, facts in titled.items() if (listed := list(facts))}
 
 
 def _facts(row: Mapping[str, Any], head: Head, passed: float) -> Iterator[Fact]:

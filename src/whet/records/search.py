@@ -153,7 +153,7 @@ def search(
 
     Yields the same `SearchFound` after each piece. Raises `RunError` if a file was changed since it was indexed.
     """
-    found = SearchFound(total=sum(map(lines.size.__getitem__, numbers)))
+    result = SearchFound(total=sum(map(lines.size.__getitem__, numbers)))
     for piece in _pieces(numbers, lines):
         first, last = piece[0], piece[-1]
         begin, end = lines.offset[first], lines.offset[last] + lines.size[last]
@@ -164,18 +164,18 @@ def search(
                 start = lines.offset[number] - begin
                 line = data[start : start + lines.size[number]]
                 if not lines.damaged[number] and _matches(query, line, path):
-                    found.numbers.append(number)
-        found.skipped += sum(lines.damaged[first : last + 1])
-        found.done += sum(lines.size[first : last + 1])
-        yield found
+                    result.numbers.append(number)
+        result.skipped += sum(lines.damaged[first : last + 1])
+        result.done += sum(lines.size[first : last + 1])
+        yield result
 
 
 def _pieces(numbers: Sequence[int], lines: LinePositions) -> Iterator[range]:
     """The numbers in pieces: consecutive lines of one file, together at most `PIECE` bytes, or one longer line."""
 
     def run_of(item: tuple[int, int]) -> tuple[int, int]:
-        place, number = item
-        return number - place, lines.file[number]
+        position, number = item
+        return number - position, lines.file[number]
 
     for _, items in itertools.groupby(enumerate(numbers), run_of):
         run = [number for _, number in items]
@@ -192,15 +192,15 @@ def _pieces(numbers: Sequence[int], lines: LinePositions) -> Iterator[range]:
 def _candidates(query: Query, data: bytes, piece: range, offset: Sequence[int]) -> list[int]:
     """The rollouts of a piece that have to be parsed."""
     begin = offset[piece[0]]
-    found: set[int] = set()
+    candidates: set[int] = set()
     for next_place in query.places(data):
         number, at = piece[0], next_place(0)
         while at >= 0:
             number = bisect_right(offset, begin + at, number, piece.stop) - 1
-            found.add(number)
+            candidates.add(number)
             number += 1
             at = -1 if number == piece.stop else next_place(offset[number] - begin)
-    return sorted(found)
+    return sorted(candidates)
 
 
 def _read(path: Path, offset: int, size: int, opened: Callable[[Path], AbstractContextManager[int]]) -> bytes:

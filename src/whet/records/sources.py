@@ -125,8 +125,8 @@ def find_sources(folder: Path) -> list[RunSource]:
 
 def runs_below(folders: Iterable[Path]) -> list[RunSource]:
     """What `find_sources` finds in several folders, newest first; a folder that was removed meanwhile has nothing."""
-    found = [source for folder in folders if folder.is_dir() for source in find_sources(folder)]
-    return sorted(found, key=lambda source: source.date, reverse=True)
+    sources = [source for folder in folders if folder.is_dir() for source in find_sources(folder)]
+    return sorted(sources, key=lambda source: source.date, reverse=True)
 
 
 def run_directories(folder: Path) -> Iterator[tuple[Path, SourceKind]]:
@@ -196,7 +196,7 @@ def _run(directory: Path, path: Path, rollouts: Path) -> RunSource:
 def _search(directory: Path, path: Path, rollouts: Path) -> RunSource:
     metadata, note = _metadata(directory)
     known = metadata or {}
-    config: Mapping[str, Any] = found if isinstance(found := known.get("config"), Mapping) else {}
+    config: Mapping[str, Any] = section if isinstance(section := known.get("config"), Mapping) else {}
     best = known.get("best")
     state = _text(known.get("state"))
     return RunSource(

@@ -4,8 +4,8 @@
         store.start()                                        # a large file is indexed in a process
         heads = store.heads(Filter(failed=False), Sort("reward", descending=True))
         store.row(heads[0].number)                           # the whole rollout
-        for found in store.search("therefore"):              # a piece at a time; stop when you like
-            print(found.done, found.numbers)
+        for progress in store.search("therefore"):              # a piece at a time; stop when you like
+            print(progress.done, progress.numbers)
         progress = store.poll()                              # now and then: index what was added
 
 A store may be used by several threads. `poll` is quick; `heads`, `totals` and `counts` take up to a tenth of a second
@@ -110,7 +110,7 @@ class Heads(Sequence[Head]):
         if isinstance(self.numbers, range):  # a list of all: no dict of 200,000
             return number if number in self.numbers else None
         if self._positions is None:
-            self._positions = {number: place for place, number in enumerate(self.numbers)}
+            self._positions = {number: position for position, number in enumerate(self.numbers)}
         return self._positions.get(number)
 
 
@@ -306,10 +306,10 @@ class Store:
 
     def raw(self, number: int) -> tuple[int, Iterator[bytes]]:
         """The size of the line, and the line in pieces. Raises `RunError` where it is not there any more."""
-        found = self._select(LINE, number=number)
-        if not found:
+        rows = self._select(LINE, number=number)
+        if not rows:
             raise RunError(f"{self._files.path}: rollout {number} is no longer there: the file was changed.")
-        ((part, _, offset, size, _, _),) = found
+        ((part, _, offset, size, _, _),) = rows
         return size, self._pieces(self._files.file(part), offset, size)
 
     def _pieces(self, path: Path, offset: int, size: int) -> Iterator[bytes]:
@@ -320,10 +320,10 @@ class Store:
 
     def _line(self, number: int, limit: int | None = None) -> tuple[str, bytes, str | None]:
         """Where the line of a rollout is, the line, and why it is no rollout: then nothing is read without a limit."""
-        found = self._select(LINE, number=number)
-        if not found:
+        rows = self._select(LINE, number=number)
+        if not rows:
             raise RunError(f"{self._files.path}: rollout {number} is no longer there: the file was changed.")
-        ((part, at, offset, whole, checksum, problem),) = found
+        ((part, at, offset, whole, checksum, problem),) = rows
         path = self._files.file(part)
         where = f"{path}, line {at}"
         size = min(whole, limit if limit is not None else 0 if problem else whole)
@@ -355,16 +355,16 @@ class Store:
 
         Looks for about so many seconds, and holds a few lines at a time. Raises `RunError` where a file was changed.
         """
-        deadline, found = time.monotonic() + seconds, list[int]()
+        deadline, matches = time.monotonic() + seconds, list[int]()
         paths = {id: self._files.file(part) for id, part in self._select("SELECT id, part FROM files")}
         while rows := self._select(f"{SOME_LINES} LIMIT {SEARCHED_AT_ONCE}", first=first):
             lines = LinePositions(*zip(*rows, strict=True))
             *_, last = search(query, range(len(rows)), lines, paths, self._files.opened)
-            found += [first + number for number in last.numbers]
+            matches += [first + number for number in last.numbers]
             first += len(rows)
             if time.monotonic() >= deadline:
                 break
-        return found, first
+        return matches, first
 
     def close(self) -> None:
         """Stop indexing; the index is kept."""

@@ -78,8 +78,8 @@ def as_far_as_possible(path: Path, read: Callable[[], RunT], damaged: Callable[[
 def environment_names(config: Mapping[str, Any]) -> list[str]:
     """The environments of a training config, by their names in metrics and rows."""
     sections = config.get("env")
-    found = [section for section in sections if isinstance(section, Mapping)] if isinstance(sections, list) else []
-    return [str(section.get("name") or Path(str(section.get("id", "?"))).name) for section in found]
+    tables = [section for section in sections if isinstance(section, Mapping)] if isinstance(sections, list) else []
+    return [str(section.get("name") or Path(str(section.get("id", "?"))).name) for section in tables]
 
 
 def resolve(run: str | Path, is_run: Callable[[Path], bool], *, noun: str, made: str, commands: str) -> Path:

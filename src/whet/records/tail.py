@@ -30,10 +30,10 @@ class FileStamp(NamedTuple):
 def file_stamp(path: Path) -> FileStamp | None:
     """Of a regular file or a directory; None where there is none."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except (OSError, ValueError):
         return None
-    return None if stat.S_ISLNK(found.st_mode) else FileStamp(found.st_ino, found.st_size, found.st_mtime_ns)
+    return None if stat.S_ISLNK(status.st_mode) else FileStamp(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class Appended(NamedTuple):
@@ -89,12 +89,12 @@ class Tail:
         except FileNotFoundError:
             self.inode = self.position = self.size = 0
 
-    def _open(self, found: os.stat_result) -> bool:
+    def _open(self, status: os.stat_result) -> bool:
         """Take note of the file that is there now; whether it is not the one that was read, as it was."""
-        again = self.inode != 0 and (found.st_ino != self.inode or found.st_size < self.position)
+        again = self.inode != 0 and (status.st_ino != self.inode or status.st_size < self.position)
         if again:
             self.position = 0
-        self.inode, self.size = found.st_ino, found.st_size
+        self.inode, self.size = status.st_ino, status.st_size
         return again
 
 

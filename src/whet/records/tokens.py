@@ -220,15 +220,15 @@ def token_style(token: Token, by: Colouring, advantage: float | None) -> str:
 
 def colourings(view: TokenView) -> list[Colouring]:
     """What there is to colour by."""
-    found: list[Colouring] = ["logprob"]
+    names: list[Colouring] = ["logprob"]
     if view.advantage is not None:
-        found.append("advantage")
+        names.append("advantage")
     tokens = list(view.tokens)
     if any(token.ratio is not None for token in tokens):
-        found.append("ratio")
+        names.append("ratio")
     if len({token.version for token in tokens if token.version is not None}) > 1:
-        found.append("version")
-    return found
+        names.append("version")
+    return names
 
 
 def describe(token: Token, index: int, count: int, advantage: float | None) -> list[str]:

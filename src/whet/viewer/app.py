@@ -65,7 +65,7 @@ def table_columns(listing: Listing) -> list[Column[Head]]:
     """A mark for what was searched for, and the columns that say something for this run."""
 
     def found(head: Head) -> Part:
-        return "•" if listing.search is not None and head.number in listing.search.found else ""
+        return "•" if listing.search is not None and head.number in listing.search.matches else ""
 
     columns: list[Column[Head]] = [Column("", 1, found)]
     for title in shown_columns(listing.store.source.kind, listing.variety):
@@ -90,7 +90,7 @@ class RolloutsScreen(ListingScreen):
         Binding("s", "pick('stop_condition')", "stop"),
         Binding("v", "pick('environment')", "environment"),
         Binding("p", "pick('part')", "step"),
-        Binding("m", "change('toggle_found')", "only found"),
+        Binding("m", "change('toggle_matches')", "only found"),
         Binding("o", "change('toggle_group')", "one group"),
         Binding("c", "change('clear')", "all again"),
         *(

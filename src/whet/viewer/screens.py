@@ -143,10 +143,10 @@ class ListingScreen(ViewerScreen):
         try:
             # Fails where the file was changed meanwhile.
             while not search.cancelled and (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-                is_first = not search.found and bool(piece.numbers)
-                search.found.update(piece.numbers[len(search.found) :])
+                is_first = not search.matches and bool(piece.numbers)
+                search.matches.update(piece.numbers[len(search.matches) :])
                 search.done = piece.done / max(1, piece.total)
-                if is_first and self.listing.number not in search.found:
+                if is_first and self.listing.number not in search.matches:
                     self._shown_screen().action_match(1)
                 self._shown_screen().show_status()
         finally:

@@ -39,18 +39,18 @@ class CheckpointChecks:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="whet-checkpoints")
         self._lock = threading.Lock()
-        self._found: OrderedDict[tuple[Path, Stamps], Future[str | None]] = OrderedDict()
+        self._checks: OrderedDict[tuple[Path, Stamps], Future[str | None]] = OrderedDict()
 
     def fault(self, path: Path, stamps: Stamps, wait: float) -> tuple[str | None, bool]:
         """The fault of a checkpoint, and whether its files were hashed: after `wait` seconds they may not be."""
         key = (path, stamps)
         with self._lock:
-            checked = self._found.get(key)
+            checked = self._checks.get(key)
             if checked is None:
-                checked = self._found[key] = self._pool.submit(fault_of, path)
-                while len(self._found) > MOST_CHECKED:
-                    self._found.popitem(last=False)[1].cancel()
-            self._found.move_to_end(key)
+                checked = self._checks[key] = self._pool.submit(fault_of, path)
+                while len(self._checks) > MOST_CHECKED:
+                    self._checks.popitem(last=False)[1].cancel()
+            self._checks.move_to_end(key)
         try:
             return checked.result(wait), True
         except NotYet:
@@ -137,8 +137,8 @@ def archive(run: LibraryRun, step: int, what: What, made: Path | None = None) ->
     """Of what the run has written, or of the directory `made`. Raises `DashboardError` where there is none, with what
     to do."""
     directory = directory_of(run) if made is None else made.parent
-    found = _folder(directory, step, what) if made is None else made.name
-    if found is None:
+    relative = _folder(directory, step, what) if made is None else made.name
+    if relative is None:
         if what == "checkpoint" or step not in _steps_of(directory / "checkpoints"):
             raise no_such(f"{what} of step {step}")
         format = "peft" if what == "adapter" else "merged"
@@ -147,12 +147,12 @@ def archive(run: LibraryRun, step: int, what: What, made: Path | None = None) ->
             f"step {step} has a checkpoint, and no {what} was made of it. On the machine of the run: "
             f"whet train export {run.directory} --step {step} --format {format}",
         )
-    path = directory / found
+    path = directory / relative
     names = _files(path) if path.is_dir() else [""]
     prefix = f"{run.name}-step_{step}-{what}"
     members = []
     for name in names:
-        source: str | bytes = str(Path(found) / name)
+        source: str | bytes = str(Path(relative) / name)
         if run.base and name == ADAPTER_CONFIG and what == "adapter":
             source = _with_base(directory, str(source), run.base)
         info = tarfile.TarInfo(f"{prefix}/{name or path.name}")
@@ -196,12 +196,12 @@ def _chunks(directory: Path, members: list[tuple[bytes, str | bytes, int]]) -> I
 
 def _files(path: Path) -> list[str]:
     """The files below a directory, as paths from there. Raises `DashboardError` for links, and for too many."""
-    found: list[str] = []
+    paths: list[str] = []
     for folder, folders, names in os.walk(path):
         for name in [*folders, *names]:
             if os.path.islink(os.path.join(folder, name)):
                 raise DashboardError("forbidden", f"{path.name}/{name}: links are not followed.")
-        found += [str(Path(folder, name).relative_to(path)) for name in names]
-        if len(found) > MOST_FILES:
+        paths += [str(Path(folder, name).relative_to(path)) for name in names]
+        if len(paths) > MOST_FILES:
             raise DashboardError("too_large", f"{path.name}: more than {MOST_FILES:,} files.")
-    return sorted(found)
+    return sorted(paths)

@@ -65,9 +65,9 @@ def _scores(run: LibraryRun) -> dict[tuple[str, str], dict[str, Any]]:
     """By environment and way of sampling: the newest reward and its step."""
     if run.directory is None or run.kind not in ("training", "sft"):
         return {}
-    found = {}
+    newest = {}
     for item in evaluations(run):
         for score in item["scores"]:
             key = str(score.get("environment")), str(score.get("sampling"))
-            found[key] = {"step": item["step"], "reward": score.get("reward"), "moment": item["moment"]}
-    return found
+            newest[key] = {"step": item["step"], "reward": score.get("reward"), "moment": item["moment"]}
+    return newest

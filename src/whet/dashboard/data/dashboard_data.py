@@ -145,13 +145,13 @@ class Watcher:
             self._doctor.submit(self._examine, feed, feed.run)
 
     def _examine(self, feed: RunFeed, run: LibraryRun) -> None:
-        found = feed.findings
+        findings = feed.findings
         with suppress(*UNREADABLE):
-            found = self._data.findings(run)
-        if found != feed.findings:
-            feed.findings = found
+            findings = self._data.findings(run)
+        if findings != feed.findings:
+            feed.findings = findings
             with feed.lock:
-                feed.publish([event("finding", {"run": run.id, "items": found}, feed.position)])
+                feed.publish([event("finding", {"run": run.id, "items": findings}, feed.position)])
 
     def close(self) -> None:
         """End all streams."""

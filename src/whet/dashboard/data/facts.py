@@ -55,7 +55,7 @@ def evaluations(run: LibraryRun) -> list[dict[str, Any]]:
             data = read_at(file, 0, EVALS_BYTES)
     except FileNotFoundError:
         return []
-    found: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
+    by_moment: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
     for line in data[: data.rfind(b"\n") + 1].splitlines():
         try:
             row = parse_json(line)
@@ -63,10 +63,10 @@ def evaluations(run: LibraryRun) -> list[dict[str, Any]]:
             continue
         if isinstance(row, dict):
             key = (str(row.get("moment")), _whole(row.get("step")), _whole(row.get("version")))
-            item = found.setdefault(key, {"moment": key[0], "step": key[1], "version": key[2], "scores": []})
+            item = by_moment.setdefault(key, {"moment": key[0], "step": key[1], "version": key[2], "scores": []})
             if len(item["scores"]) < 100:
                 item["scores"].append(_score(row))
-    return list(found.values())[-MOST_EVALUATIONS:]
+    return list(by_moment.values())[-MOST_EVALUATIONS:]
 
 
 def _score(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Findings:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: OrderedDict[str, _Examined] = OrderedDict()
+        self._kept: OrderedDict[str, _Examined] = OrderedDict()
         self._under: dict[str, Future[_Examined]] = {}
 
     def of(
@@ -115,11 +115,11 @@ class Findings:
         base = results_directory(directory) if run.kind == "evaluation" else directory
         stamps = (tuple(file_stamp(base / name) for name in names), tuple(faults))
         with self._lock:
-            known = self._found.get(run.id)
+            known = self._kept.get(run.id)
         if known is None or (known.stamps != stamps and (known.state != run.state or time.monotonic() >= known.due)):
             with suppress(TimeoutError):
                 known = self._examination(base, run, faults, stamps).result(patience)
-        return None if known is None else known.found
+        return None if known is None else known.findings
 
     def _examination(self, base: Path, run: LibraryRun, faults: list[str], stamps: Any) -> Future[_Examined]:
         """The one of this run that is in progress, or a new one, in a thread of its own."""
@@ -131,10 +131,10 @@ class Findings:
         def examine() -> None:
             began = time.monotonic()
             try:
-                found = _examined(base, run, faults)
+                findings = _examined(base, run, faults)
                 ended = time.monotonic()
                 due = ended + max(EXAMINED_SECONDS, (ended - began) / EXAMINED_SHARE)
-                known = _Examined(stamps, run.state, due, found)
+                known = _Examined(stamps, run.state, due, findings)
             except BaseException as error:
                 self._end(run.id, None)
                 made.set_exception(error)
@@ -150,17 +150,17 @@ class Findings:
         with self._lock:
             del self._under[id]
             if known is not None:
-                self._found[id] = known
-                self._found.move_to_end(id)
-            while len(self._found) > MOST_KEPT:
-                self._found.popitem(last=False)
+                self._kept[id] = known
+                self._kept.move_to_end(id)
+            while len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
 
 
 class _Examined(NamedTuple):
     stamps: Any  # of the files
     state: str
     due: float  # when a change is examined
-    found: list[dict[str, Any]]
+    findings: list[dict[str, Any]]
 
 
 def _examined(directory: Path, run: LibraryRun, faults: list[str]) -> list[dict[str, Any]]:
@@ -168,16 +168,16 @@ def _examined(directory: Path, run: LibraryRun, faults: list[str]) -> list[dict[
 
     try:
         if run.kind == "evaluation":
-            found = examine(directory).findings
+            findings = examine(directory).findings
         else:
             _check_files(directory)
             record = read_record(directory, verify=False, ends=METRICS_ENDS)
-            found = diagnose(replace(record, life=replace(record.life, faults=faults)))
+            findings = diagnose(replace(record, life=replace(record.life, faults=faults)))
     except (WhetError, OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
         # Files may say anything; what rules do not expect there is a finding about the files.
         what = f"the run's files cannot be examined: {error}"
-        found = [DoctorFinding("unreadable", "warning", what[:500], (), ())]
-    return [one.view for one in found[:50]]
+        findings = [DoctorFinding("unreadable", "warning", what[:500], (), ())]
+    return [one.view for one in findings[:50]]
 
 
 def _check_files(directory: Path) -> None:
@@ -192,15 +192,15 @@ def _check_files(directory: Path) -> None:
 
 def progress(run: LibraryRun, use: ProcessUse) -> dict[str, Any]:
     """What a run does now: its status, what it waits for, what its processes use of this machine."""
-    found: dict[str, Any] = {"state": run.state, "reason": run.reason, "step": run.step, "max_steps": run.max_steps}
+    now: dict[str, Any] = {"state": run.state, "reason": run.reason, "step": run.step, "max_steps": run.max_steps}
     status = read_object(run.directory, STATUS) if run.directory is not None and run.kind in ("training", "sft") else {}
     cutter = Cutter(100_000, longest=4_000)
-    found["status"] = cutter.value(status)
+    now["status"] = cutter.value(status)
     stalled = status.get("stalled")
     waits = [str(one) for one in stalled] if isinstance(stalled, list) else []
-    found["waits_for"] = cutter.value(waits)
-    found["processes"] = None if run.ended or run.process is None else use.of(*run.process, run.devices)
-    return found
+    now["waits_for"] = cutter.value(waits)
+    now["processes"] = None if run.ended or run.process is None else use.of(*run.process, run.devices)
+    return now
 
 
 def config_text(run: LibraryRun) -> str:

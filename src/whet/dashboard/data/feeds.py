@@ -141,11 +141,11 @@ class RunFeed:
                 yield event("evaluation", {"run": self.id, **{name: row.get(name) for name in kept}}, self.position)
         stamp = file_stamp(directory / "logs" / LOG)
         if stamp != self.log_stamp:
-            found = log_lines(run, LogQuery(self.log, LOG_LINES))
-            self.log = found["next"]
-            self.log_stamp = None if found["more"] else stamp
-            if found["lines"]:
-                yield event("log", {"run": self.id, **found}, self.position)
+            page = log_lines(run, LogQuery(self.log, LOG_LINES))
+            self.log = page["next"]
+            self.log_stamp = None if page["more"] else stamp
+            if page["lines"]:
+                yield event("log", {"run": self.id, **page}, self.position)
 
     def publish(self, events: list[bytes]) -> None:
         if events:
@@ -256,9 +256,9 @@ def missed(feed: RunFeed, run: LibraryRun, last_id: str) -> list[bytes]:
         if (made := step_event(run.id, line)) is not None:
             events.append(event("step", made, f"{generation}:{end}:{cursor}"))
     try:
-        found = log_lines(run, LogQuery(cursor, 5 * LOG_LINES)) if cursor and cursor != log else None
+        page = log_lines(run, LogQuery(cursor, 5 * LOG_LINES)) if cursor and cursor != log else None
     except DashboardError:
         return [reset]
-    if found is not None and found["lines"]:
-        events.append(event("log", {"run": run.id, **found}, f"{now}:{stop}:{log}"))
+    if page is not None and page["lines"]:
+        events.append(event("log", {"run": run.id, **page}, f"{now}:{stop}:{log}"))
     return events

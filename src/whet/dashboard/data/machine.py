@@ -47,16 +47,16 @@ class GpuUse:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._looked = float("-inf")
-        self._found: list[_Gpu] = []
+        self._newest: list[_Gpu] = []
 
     def of(self, pids: Collection[int], own: Collection[str]) -> list[dict[str, Any]]:
         """What is used of the devices that are a run's `own`, and what its processes use of others."""
         with self._lock:
             if time.monotonic() - self._looked > GPU_SECONDS:
-                self._found, self._looked = _gpus(), time.monotonic()
-            found = self._found
+                self._newest, self._looked = _gpus(), time.monotonic()
+            gpus = self._newest
         shown = []
-        for gpu in found:
+        for gpu in gpus:
             used = [memory for pid, memory in gpu.by_process.items() if pid in pids]
             if gpu.index in own or used:
                 memory = gpu.used if gpu.index in own else sum(used)
@@ -66,18 +66,18 @@ class GpuUse:
 
 
 def _gpus() -> list[_Gpu]:
-    found = {}
+    by_uuid = {}
     for uuid, index, name, busy, used, memory in ask_nvidia(
         "gpu", "uuid,index,name,utilization.gpu,memory.used,memory.total", ANSWER_SECONDS
     ):
         if used.isdigit() and memory.isdigit() and int(memory):
             share = int(busy) / 100 if busy.isdigit() else None
-            found[uuid] = _Gpu(index, name, share, int(used) * MIB, int(memory) * MIB, {})
-    if found:
+            by_uuid[uuid] = _Gpu(index, name, share, int(used) * MIB, int(memory) * MIB, {})
+    if by_uuid:
         for uuid, pid, used in ask_nvidia("compute-apps", "gpu_uuid,pid,used_gpu_memory", ANSWER_SECONDS):
-            if uuid in found and pid.isdigit():
-                found[uuid].by_process[int(pid)] = int(used) * MIB if used.isdigit() else 0
-    return list(found.values())
+            if uuid in by_uuid and pid.isdigit():
+                by_uuid[uuid].by_process[int(pid)] = int(used) * MIB if used.isdigit() else 0
+    return list(by_uuid.values())
 
 
 class ProcessUse:
@@ -97,16 +97,16 @@ class ProcessUse:
         """
         if not Path("/proc/self/stat").exists() or began(pid) != since:
             return None
-        found = _with_children(pid)
+        processes = _with_children(pid)
         now = time.monotonic()
         with self._lock:
             before = self._before.get((pid, since))
-            self._before[pid, since] = now, {one.id: one.ticks for one in found}
+            self._before[pid, since] = now, {one.id: one.ticks for one in processes}
             self._before.move_to_end((pid, since))
             while len(self._before) > MOST_KEPT:
                 self._before.popitem(last=False)
         shown: list[dict[str, Any]] = []
-        for one in found:
+        for one in processes:
             cores = None
             if before is not None and one.id in before[1] and now > before[0]:
                 cores = round((one.ticks - before[1][one.id]) / _TICKS / (now - before[0]), 3)
@@ -115,9 +115,9 @@ class ProcessUse:
         shown.sort(key=lambda one: one["memory"], reverse=True)
         return {
             "cores": round(sum(known), 3) if known else None,
-            "memory": sum(one.memory for one in found),
-            "count": len(found),
-            "gpus": self._gpus.of({one.id for one in found}, devices),
+            "memory": sum(one.memory for one in processes),
+            "count": len(processes),
+            "gpus": self._gpus.of({one.id for one in processes}, devices),
             "machine": {"cores": os.cpu_count(), "memory": _PAGE * os.sysconf("SC_PHYS_PAGES")},
             "processes": shown[:MOST_SHOWN],
         }
@@ -131,13 +131,13 @@ def _with_children(pid: int) -> list[_Process]:
     children: dict[int, list[int]] = {}
     for process in every.values():
         children.setdefault(process.parent, []).append(process.id)
-    found, waiting = [], [pid]
+    processes, waiting = [], [pid]
     while waiting:
         at = waiting.pop()
         if at in every:
-            found.append(every.pop(at))
+            processes.append(every.pop(at))
             waiting += children.get(at, [])
-    return found
+    return processes
 
 
 def _read(pid: int) -> _Process | None:

@@ -70,13 +70,13 @@ def rollout_page(opened: OpenStore, query: RolloutQuery) -> dict[str, Any]:
         check_generation(opened, progress, of)
     filter, searched = query.filter, None
     if query.search:
-        found = opened.search(query.search)
-        filter = replace(filter, numbers=frozenset(found.numbers))
+        matches = opened.search(query.search)
+        filter = replace(filter, numbers=frozenset(matches.numbers))
         searched = {
-            "found": len(found.numbers),
-            "looked": found.looked,
-            "complete": found.full or (progress.complete and found.looked >= progress.rollouts),
-            "full": found.full,
+            "found": len(matches.numbers),
+            "looked": matches.looked,
+            "complete": matches.full or (progress.complete and matches.looked >= progress.rollouts),
+            "full": matches.full,
         }
     listed = replace(filter, below=below) if query.cursor else filter
     numbers = opened.store.page(listed, query.sort, start, query.limit + 1)
@@ -108,11 +108,11 @@ def _kept(opened: OpenStore, key: Any, count: Any) -> Any:
     with opened.lock:
         if key in opened.counted:
             return opened.counted[key]
-    found = count()
+    value = count()
     with opened.lock:
         if len(opened.counted) < 100:
-            opened.counted[key] = found
-    return found
+            opened.counted[key] = value
+    return value
 
 
 def facets(opened: OpenStore) -> dict[str, dict[str, int]]:
@@ -190,11 +190,11 @@ def read_group(opened: OpenStore, number: int, generation: str | None = None) ->
 def groups(opened: OpenStore, filter: Filter, start: int, count: int) -> dict[str, Any]:
     """A page of the groups of rollouts that fit."""
     progress = opened.progress()
-    found = opened.store.groups(filter, start, count + 1)
+    listed = opened.store.groups(filter, start, count + 1)
     return {
         "generation": opened.generation(progress),
-        "items": [{**asdict(one), "group": str(one.group)} for one in found[:count]],
-        "next": str(start + count) if len(found) > count else None,
+        "items": [{**asdict(one), "group": str(one.group)} for one in listed[:count]],
+        "next": str(start + count) if len(listed) > count else None,
         "progress": progress_view(progress),
     }
 
@@ -204,11 +204,11 @@ def distributions(opened: OpenStore, filter: Filter) -> dict[str, Any]:
     progress = opened.progress()
     histograms = {}
     for column in HISTOGRAMS:
-        found = _kept(opened, (column, filter), lambda c=column: opened.store.histogram(c, filter, INTERVALS))
-        if found is not None:
-            width = (found.high - found.low) / INTERVALS
-            edges = [found.low + width * index for index in range(INTERVALS)] + [found.high]
-            histograms[column] = {"edges": edges, "counts": found.counts, "means": found.means}
+        histogram = _kept(opened, (column, filter), lambda c=column: opened.store.histogram(c, filter, INTERVALS))
+        if histogram is not None:
+            width = (histogram.high - histogram.low) / INTERVALS
+            edges = [histogram.low + width * index for index in range(INTERVALS)] + [histogram.high]
+            histograms[column] = {"edges": edges, "counts": histogram.counts, "means": histogram.means}
     return {
         "generation": opened.generation(progress),
         "step": filter.step,

@@ -218,13 +218,13 @@ def _buckets(first: int, stop: int, count: int) -> list[tuple[int, int]]:
 
 
 def _thinned(values: Sequence[float], blocks: Sequence[int], ends: Sequence[tuple[int, int]]) -> list[float | None]:
-    found: list[float | None] = _plain([values[ends[0][0] - 1]])
+    thinned: list[float | None] = _plain([values[ends[0][0] - 1]])
     for start, stop in ends:
         whole = start % BLOCK == stop % BLOCK == 0 and stop - start >= BLOCK
         places = blocks[start // BLOCK * 2 : stop // BLOCK * 2] if whole else range(start, stop)
         extremes = _extremes(values, places)
         if extremes is None:
-            found += [None] * min(2, stop - start)
+            thinned += [None] * min(2, stop - start)
         else:
-            found += [values[at] for at in sorted(extremes)][: stop - start]
-    return [*found, *_plain([values[-1]])]
+            thinned += [values[at] for at in sorted(extremes)][: stop - start]
+    return [*thinned, *_plain([values[-1]])]

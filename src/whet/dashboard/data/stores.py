@@ -61,15 +61,15 @@ class OpenStore:
 
     def progress(self) -> IndexProgress:
         """How far the index is; what was counted or found in another generation is dropped."""
-        found = self.store.poll(INDEX_SECONDS)
+        progress = self.store.poll(INDEX_SECONDS)
         with self.lock:
-            stamp = (found.generation, found.rollouts)
+            stamp = (progress.generation, progress.rollouts)
             if stamp != self.stamp:
                 if stamp[0] != self.stamp[0]:
                     self.searches.clear()
                 self.stamp = stamp
                 self.counted.clear()
-        return found
+        return progress
 
     def generation(self, progress: IndexProgress) -> str:
         """Another one whenever numbers of rollouts that were given out are void."""
@@ -80,17 +80,17 @@ class OpenStore:
     def search(self, text: str) -> RolloutSearch:
         """What has been found of a text so far, after looking a little further."""
         with self.lock:
-            found = self.searches.setdefault(text, RolloutSearch())
+            search = self.searches.setdefault(text, RolloutSearch())
             self.searches.move_to_end(text)
             while len(self.searches) > MOST_SEARCHES:
                 self.searches.popitem(last=False)
         from whet.records.search import Query
 
-        with found.lock:
-            if not found.full:
-                numbers, found.looked = self.store.search_some(Query(text), found.looked, SEARCH_SECONDS)
-                found.numbers += numbers
-        return found
+        with search.lock:
+            if not search.full:
+                numbers, search.looked = self.store.search_some(Query(text), search.looked, SEARCH_SECONDS)
+                search.numbers += numbers
+        return search
 
 
 class Stores:

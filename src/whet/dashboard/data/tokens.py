@@ -46,19 +46,19 @@ class Tokenizers:
             return None, "tokens are shown as numbers: the tokenizer is not in the run's directory"
         key = f"{source.rollouts.parent}\n{source.model}"
         with self._lock:
-            found = self._loaded.get(key)
-            if found is None:
+            texts = self._loaded.get(key)
+            if texts is None:
                 try:
-                    found = run_vocabulary(source.rollouts.parent, source.model).texts
+                    texts = run_vocabulary(source.rollouts.parent, source.model).texts
                 except WhetError as error:
-                    found = f"tokens are shown as numbers: {error}"
+                    texts = f"tokens are shown as numbers: {error}"
                 except Exception as error:  # of the tokenizers library, for a file that is none
-                    found = f"tokens are shown as numbers: the tokenizer cannot be read ({type(error).__name__})"
-                self._loaded[key] = found
+                    texts = f"tokens are shown as numbers: the tokenizer cannot be read ({type(error).__name__})"
+                self._loaded[key] = texts
                 while len(self._loaded) > MOST_TOKENIZERS:
                     self._loaded.popitem(last=False)
             self._loaded.move_to_end(key)
-        return (None, found) if isinstance(found, str) else (found, None)
+        return (None, texts) if isinstance(texts, str) else (texts, None)
 
 
 def _source(run: LibraryRun) -> RunSource | None:

@@ -20,18 +20,18 @@ DEPLOYMENTS = "/deployments"
 
 @router.get("/runs/{run}/checkpoints")
 def checkpoints_page(request: Request, call: Call, run: RunId) -> Response:
-    found = call.run(run)
+    library_run = call.run(run)
     root = root_of(request)
-    data = f"{root}{call.site.data}/runs/{found.id}/checkpoints"
-    listed = checkpoints(call.data.checks, found) if found.directory is not None else []
+    data = f"{root}{call.site.data}/runs/{library_run.id}/checkpoints"
+    listed = checkpoints(call.data.checks, library_run) if library_run.directory is not None else []
     deploys = any(item.path == DEPLOYMENTS for item in call.site.nav)
     return render(
         request,
         "checkpoints.html",
-        run=found,
-        checkpoints=[_row(one, found, root, data, deploys) for one in reversed(listed)],
+        run=library_run,
+        checkpoints=[_row(one, library_run, root, data, deploys) for one in reversed(listed)],
         actions=deploys,
-        export="" if deploys else str(found.directory),
+        export="" if deploys else str(library_run.directory),
     )
 
 

@@ -38,10 +38,10 @@ def compare_page(
         offered = call.data.library.runs(call.viewer, RunQuery(limit=OFFERED)).items
         others = [one for one in offered if one.id not in ids and one.kind in ("training", "sft")]
         return render(request, "compare_choice.html", runs=[*runs, *others], chosen=ids)
-    found = compare(call.data, runs, [*(metric or []), "reward/"] if metric else (), POINTS)
+    comparison = compare(call.data, runs, [*(metric or []), "reward/"] if metric else (), POINTS)
     labels = _labels(runs)
-    names = [name for name in found["names"] if not metric or name in metric or name == "reward/mean"]
-    figures = [_figure(name, ids, labels, found["curves"], wants_drawings(request)) for name in names]
+    names = [name for name in comparison["names"] if not metric or name in metric or name == "reward/mean"]
+    figures = [_figure(name, ids, labels, comparison["curves"], wants_drawings(request)) for name in names]
     return render(
         request,
         "compare.html",
@@ -49,9 +49,9 @@ def compare_page(
         labels=labels,
         without={one.id: query_url_of([id for id in ids if id != one.id]) for one in runs},
         figures=figures,
-        config={path: _values(values) for path, values in sorted(found["config"].items())},
-        held_out=[_scores(row) for row in found["held_out"]],
-        common_steps=found["common_steps"],
+        config={path: _values(values) for path, values in sorted(comparison["config"].items())},
+        held_out=[_scores(row) for row in comparison["held_out"]],
+        common_steps=comparison["common_steps"],
     )
 
 

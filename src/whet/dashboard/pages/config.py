@@ -23,18 +23,18 @@ router = APIRouter(route_class=PageRoute)
 
 @router.get("/runs/{run}/config")
 def config_page(request: Request, call: Call, run: RunId) -> Response:
-    found = call.run(run)
-    name, text = _settings(found)
-    changed = changed_settings(found) if text else {}
+    library_run = call.run(run)
+    name, text = _settings(library_run)
+    changed = changed_settings(library_run) if text else {}
     return render(
         request,
         "config.html",
-        run=found,
+        run=library_run,
         name=name,
         text=text,
         changed=[(path, json.dumps(value, ensure_ascii=False, default=str)) for path, value in changed.items()],
-        trains=found.kind in ("training", "sft"),
-        empty=f"This run is {found.state}. Its config is here once it has begun.",
+        trains=library_run.kind in ("training", "sft"),
+        empty=f"This run is {library_run.state}. Its config is here once it has begun.",
     )
 
 

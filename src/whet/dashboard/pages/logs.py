@@ -34,20 +34,20 @@ def logs_page(
     since: Words = "",
     cursor: Words = "",
 ) -> Response:
-    found = call.run(run)
+    library_run = call.run(run)
     moment = _moment(since)
     form = {"search": search, "level": level, "since": since}
-    listed = log_lines(found, LogQuery(cursor, LINES, not cursor, search, level, moment))
+    listed = log_lines(library_run, LogQuery(cursor, LINES, not cursor, search, level, moment))
     lines = listed["lines"]
-    here = f"{root_of(request)}/runs/{found.id}/logs"
-    data = f"{root_of(request)}{call.site.data}/runs/{found.id}/logs"
+    here = f"{root_of(request)}/runs/{library_run.id}/logs"
+    data = f"{root_of(request)}{call.site.data}/runs/{library_run.id}/logs"
     since_text = "" if moment is None else f"{moment:.0f}"
     more = {**form, "since": since_text, "cursor": listed["next"], "limit": str(LINES)}
-    follows = not found.ended and not listed["more"]
+    follows = not library_run.ended and not listed["more"]
     return render(
         request,
         "logs.html",
-        run=found,
+        run=library_run,
         here=here,
         form=form,
         levels=LEVELS,
@@ -57,7 +57,7 @@ def logs_page(
         follow=address(data, more) if follows else "",
         earlier=address(here, {**form, "cursor": "0.0"}) if not cursor and len(lines) == LINES else "",
         next_page=address(here, {**form, "cursor": listed["next"]}) if listed["more"] else "",
-        empty=f"This run is {found.state}. What it writes is here from its first line on.",
+        empty=f"This run is {library_run.state}. What it writes is here from its first line on.",
     )
 
 

@@ -62,11 +62,11 @@ def searches_page(request: Request, call: Call, search: Words = "", cursor: Word
 
 
 def _list(request: Request, call: DashboardCall, kind: RunKind, search: str, cursor: str) -> Response:
-    found = call.data.library.runs(call.viewer, RunQuery(kind=kind, search=search, cursor=cursor or None))
+    listed = call.data.library.runs(call.viewer, RunQuery(kind=kind, search=search, cursor=cursor or None))
     here = f"{root_of(request)}/{'evaluations' if kind == 'evaluation' else 'searches'}"
     title, about = TITLES[kind]
     made, command = COMMANDS[kind]
-    following = request.url.include_query_params(cursor=found.next).query if found.next else ""
+    following = request.url.include_query_params(cursor=listed.next).query if listed.next else ""
     return render(
         request,
         "evaluations.html",
@@ -75,7 +75,7 @@ def _list(request: Request, call: DashboardCall, kind: RunKind, search: str, cur
         about=about,
         here=here,
         search=search,
-        runs=found.items,
+        runs=listed.items,
         next_page=f"{here}?{following}" if following else "",
         made=made,
         command=command,
@@ -84,10 +84,12 @@ def _list(request: Request, call: DashboardCall, kind: RunKind, search: str, cur
 
 @router.get("/runs/{run}/report")
 def report_page(request: Request, call: Call, run: RunId) -> Response:
-    found = call.run(run)
-    if found.kind not in FILES:
-        raise DashboardError("not_found", f"{found.name} is neither an evaluation nor a search; see its other pages.")
-    rollouts = f"{root_of(request)}/runs/{found.id}/rollouts"
+    library_run = call.run(run)
+    if library_run.kind not in FILES:
+        raise DashboardError(
+            "not_found", f"{library_run.name} is neither an evaluation nor a search; see its other pages."
+        )
+    rollouts = f"{root_of(request)}/runs/{library_run.id}/rollouts"
     links = [
         ("all rollouts", rollouts),
         ("best first", f"{rollouts}?sort=reward&descending=true"),
@@ -95,9 +97,9 @@ def report_page(request: Request, call: Call, run: RunId) -> Response:
         ("failed", f"{rollouts}?failed=true"),
         ("longest", f"{rollouts}?sort=output_tokens&descending=true"),
     ]
-    body = reports.body(found) if found.directory is not None else ""
-    empty = f"This run is {found.state}. Its scores are here once its first rollouts have ended."
-    return render(request, "report.html", run=found, body=body, links=links, empty=empty)
+    body = reports.body(library_run) if library_run.directory is not None else ""
+    empty = f"This run is {library_run.state}. Its scores are here once its first rollouts have ended."
+    return render(request, "report.html", run=library_run, body=body, links=links, empty=empty)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,22 +40,22 @@ def run_page(
     run: RunId,
     metric: Annotated[list[str] | None, Query(max_length=MOST_CHOSEN)] = None,
 ) -> Response:
-    found = call.run(run)
-    if found.kind not in ("training", "sft"):
-        return RedirectResponse(f"{root_of(request)}/runs/{found.id}/report", status_code=303)
+    library_run = call.run(run)
+    if library_run.kind not in ("training", "sft"):
+        return RedirectResponse(f"{root_of(request)}/runs/{library_run.id}/report", status_code=303)
     chosen = list(dict.fromkeys(metric or []))
     points = POINTS if wants_drawings(request) else SPARK_POINTS
     curves: dict[str, Any] = {"steps": [], "series": {}}
     evaluations: list[dict[str, Any]] = []
     findings: list[dict[str, Any]] | None = []
     now: dict[str, Any] = {}
-    if found.directory is not None:
-        curves = metrics(call.data.series, found, (), points, patience=PATIENCE)
-        evaluations = [{**score, **one} for one in held_out(found) for score in one["scores"]]
-        findings = call.data.findings(found, PATIENCE)
-        now = progress(found, call.data.use)
+    if library_run.directory is not None:
+        curves = metrics(call.data.series, library_run, (), points, patience=PATIENCE)
+        evaluations = [{**score, **one} for one in held_out(library_run) for score in one["scores"]]
+        findings = call.data.findings(library_run, PATIENCE)
+        now = progress(library_run, call.data.use)
     series = curves["series"]
-    figures = figures_of(series, series, found.environments, chosen) if curves["steps"] else []
+    figures = figures_of(series, series, library_run.environments, chosen) if curves["steps"] else []
     marks = _marks(evaluations)
     if figures and marks:
         figures[0] = replace(figures[0], note="circles: held-out tasks")
@@ -64,7 +64,7 @@ def run_page(
     return render(
         request,
         "run.html",
-        run=found,
+        run=library_run,
         series=series,
         newest={name: extremes(values)[0] for name, values in series.items()},
         held_out_means=_held_out_means(evaluations),
@@ -73,10 +73,10 @@ def run_page(
         findings=findings,
         unread=1 - curves.get("read", 1),
         last_note=now.get("status", {}).get("last_note"),
-        left=_seconds_left(call, found),
+        left=_seconds_left(call, library_run),
         processes=now.get("processes"),
         held_out=_held_out(evaluations),
-        lines=log_lines(found, LogQuery(limit=LINES, tail=True))["lines"],
+        lines=log_lines(library_run, LogQuery(limit=LINES, tail=True))["lines"],
         failures=_failures(now, evaluations),
         waits_for="; ".join(now.get("waits_for", ())),
     )
@@ -84,9 +84,9 @@ def run_page(
 
 def _failures(now: Mapping[str, Any], evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
     """Why rollouts of the newest step, and of the newest held-out evaluation, failed."""
-    found = now.get("status", {}).get("failures")
+    failures = now.get("status", {}).get("failures")
     newest = [row for row in evaluations if row["step"] == evaluations[-1]["step"]]
-    examples = [found, *(row.get("error_examples") for row in newest)]
+    examples = [failures, *(row.get("error_examples") for row in newest)]
     lines = [f"{name}: {text}" for one in examples if isinstance(one, Mapping) for name, text in one.items()]
     return list(dict.fromkeys(line[:1_000] for line in lines))[:MOST_FAILURES]
 
@@ -109,8 +109,8 @@ def _held_out_means(evaluations: Sequence[Mapping[str, Any]]) -> list[tuple[str,
         if row["reward"] is not None:
             rewards[row["step"], row["moment"]].append(row["reward"])
     return [
-        ("before training" if moment == "before" else f"at step {step}", sum(found) / len(found))
-        for (step, moment), found in rewards.items()
+        ("before training" if moment == "before" else f"at step {step}", sum(of_step) / len(of_step))
+        for (step, moment), of_step in rewards.items()
     ]
 
 
@@ -130,8 +130,8 @@ def _held_out(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for row in evaluations:
         scores[row["environment"], row["sampling"]][int(row["step"])] = row["reward"]
     rows = []
-    for (name, sampling), found in scores.items():
-        here = [found.get(step) for step in shown]
+    for (name, sampling), by_step in scores.items():
+        here = [by_step.get(step) for step in shown]
         change = here[-1] - here[0] if here[0] is not None and here[-1] is not None else None
         rows.append({"name": name, "sampling": sampling, "scores": here, "change": change})
     return {"steps": shown, "rows": rows}

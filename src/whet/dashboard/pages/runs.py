@@ -31,7 +31,7 @@ def runs_page(
     cursor: Words = "",
 ) -> Response:
     query = RunQuery(kind or None, state or None, owner or None, search, PAGE, cursor or None)
-    found = call.data.library.runs(call.viewer, query)
+    listed = call.data.library.runs(call.viewer, query)
     filters = {"kind": kind, "state": state, "owner": owner, "search": search}
     order = {"sort": sort, "descending": "true" if descending else ""}
     heads = {
@@ -46,7 +46,7 @@ def runs_page(
     return render(
         request,
         "runs.html",
-        runs=sorted_runs(found.items, sort, descending) if sort else found.items,
+        runs=sorted_runs(listed.items, sort, descending) if sort else listed.items,
         filters=filters,
         filtered=any(filters.values()),
         order=order,
@@ -54,7 +54,7 @@ def runs_page(
         states=STATE_ORDER[:-1],
         kinds=get_args(RunKind),
         state_urls={one: address("", filters | order | {"state": "" if one == state else one}) for one in STATE_ORDER},
-        older=address("", filters | order | {"cursor": found.next}) if found.next else None,
+        older=address("", filters | order | {"cursor": listed.next}) if listed.next else None,
         first=address("", filters | order) if cursor else None,
     )
 

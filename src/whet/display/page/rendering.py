@@ -37,7 +37,7 @@ def templates(folders: tuple[Path, ...] = ()) -> Environment:
     """The templates of this folder, and further ones that may extend them."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader([FOLDER / "templates", *folders]),
         autoescape=True,
         finalize=_visible,
@@ -45,8 +45,8 @@ def templates(folders: tuple[Path, ...] = ()) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters.update(FILTERS, visible=visible)
-    return found
+    environment.filters.update(FILTERS, visible=visible)
+    return environment
 
 
 def _visible(value: Any) -> Any:

@@ -169,16 +169,16 @@ def _seconds(row: RolloutOutput) -> float | None:
 def names(plans: Sequence[PlannedEval]) -> list[str]:
     """Short names: the environment, its model where there are several, and what a sweep varies."""
     several = len({plan.model for plan in plans}) > 1
-    found = []
+    named = []
     for plan in plans:
         varied = [f"{key} {value}" for key, value in plan.varied.items()]
-        found.append(", ".join([plan.environment, *([plan.model] if several else []), *varied]))
-    count, seen = Counter(found), Counter[str]()
-    for index, name in enumerate(found):
+        named.append(", ".join([plan.environment, *([plan.model] if several else []), *varied]))
+    count, seen = Counter(named), Counter[str]()
+    for index, name in enumerate(named):
         if count[name] > 1:
             seen[name] += 1
-            found[index] = f"{name} #{seen[name]}"
-    return found
+            named[index] = f"{name} #{seen[name]}"
+    return named
 
 
 # Rewards of an evaluation that is running: their mean with its interval, from sums alone.

@@ -341,8 +341,8 @@ def _cells(one: Difference) -> tuple[Text, Text, Text]:
 
 def output_paths(outcome: Outcome) -> list[tuple[str, str]]:
     """Where things are, and what to do next: (label, text to copy)."""
-    found = [("weights", outcome.weights), ("report", outcome.report), ("rollouts", outcome.rollouts)]
-    lines = [(label, _short(path)) for label, path in found if path is not None]
+    paths = [("weights", outcome.weights), ("report", outcome.report), ("rollouts", outcome.rollouts)]
+    lines = [(label, _short(path)) for label, path in paths if path is not None]
     return [*lines, ("next", outcome.next_command)] if outcome.next_command else lines
 
 

@@ -160,10 +160,10 @@ def compare(before: EvalReport | None, after: EvalReport | None) -> tuple[list[s
     A reward's interval is of the differences of tasks that both sides have (`whet.evals.analysis.compare`).
     """
     sides = [_by_name(report) for report in (before, after)]
-    found = {**sides[0], **sides[1]}
-    ways = sorted({sampling for _, sampling in found}, key=_greedy_last)
-    names = list(dict.fromkeys(name for name, _ in found))
-    members = {one.environment for score in found.values() for one in score.members}
+    scores = {**sides[0], **sides[1]}
+    ways = sorted({sampling for _, sampling in scores}, key=_greedy_last)
+    names = list(dict.fromkeys(name for name, _ in scores))
+    members = {one.environment for score in scores.values() for one in score.members}
     rows = []
     for name in names:
         pairs = {way: (sides[0].get((name, way)), sides[1].get((name, way))) for way in ways}

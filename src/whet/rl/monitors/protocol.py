@@ -101,12 +101,12 @@ def evaluation_metrics(report: EvalReport) -> dict[str, float]:
     """
     scores = [one for score in report.scores for one in (score, *score.members)]
     sampled = {score.environment for score in scores if score.sampling != GREEDY}
-    found = {"eval/version": float(report.version)}
+    metrics = {"eval/version": float(report.version)}
     for score in scores:
         also_greedy = score.sampling == GREEDY and score.environment in sampled
         prefix = f"eval/{score.environment}/greedy" if also_greedy else f"eval/{score.environment}"
-        found |= {f"{prefix}/{name}": value for name, value in _values(score).items()}
-    return found
+        metrics |= {f"{prefix}/{name}": value for name, value in _values(score).items()}
+    return metrics
 
 
 def _values(score: EvalScore) -> dict[str, float]:

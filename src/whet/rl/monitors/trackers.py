@@ -79,16 +79,16 @@ def trackers(config: RunConfig | SftConfig, redactor: Redactor) -> list[Monitor]
 
     Raises `MissingExtraError` where its library is not installed, `ConfigError` where it could not begin.
     """
-    found: list[Monitor] = []
+    monitors: list[Monitor] = []
     if config.wandb is not None:
         from whet.rl.monitors.wandb import WandbMonitor
 
-        found.append(WandbMonitor(config.wandb, _sent_config(config, redactor)))
+        monitors.append(WandbMonitor(config.wandb, _sent_config(config, redactor)))
     if config.trackio is not None:
         from whet.rl.monitors.trackio import TrackioMonitor
 
-        found.append(TrackioMonitor(config.trackio, _sent_config(config, redactor)))
-    return found
+        monitors.append(TrackioMonitor(config.trackio, _sent_config(config, redactor)))
+    return monitors
 
 
 def _sent_config(config: RunConfig | SftConfig, redactor: Redactor) -> dict[str, Any]:

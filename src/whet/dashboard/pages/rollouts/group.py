@@ -32,9 +32,9 @@ EVERY_LINE = 1_000_000
 @router.get("/runs/{run}/groups/{number}")
 def group_page(request: Request, call: Call, run: RunId, number: Number, against: Words = "") -> Response:
     """`number`: of any rollout of the group."""
-    found = call.run(run)
-    here = run_path(request, found)
-    with call.data.stores.use(found) as opened:
+    library_run = call.run(run)
+    here = run_path(request, library_run)
+    with call.data.stores.use(library_run) as opened:
         shown = read_group(opened, number)
         numbers = shown[0].group
         links: dict[str, Any] = {
@@ -50,7 +50,7 @@ def group_page(request: Request, call: Call, run: RunId, number: Number, against
         request,
         "group.html",
         **links,
-        run=found,
+        run=library_run,
         number=number,
         size=len(numbers),
         where=origin(first),

@@ -48,19 +48,19 @@ EMPTY = {
 
 @router.get("/runs/{run}/rollouts")
 def rollouts_page(request: Request, call: Call, run: RunId, query: Listed) -> Response:
-    found = call.run(run)
-    here = f"{run_path(request, found)}/rollouts"
+    library_run = call.run(run)
+    here = f"{run_path(request, library_run)}/rollouts"
     form = {name: query.values.get(name, "") for name in ("search", "reward_from", "reward_to")}
-    values: dict[str, Any] = {"run": found, "here": here, "form": form, "narrowed": bool(query.values)}
+    values: dict[str, Any] = {"run": library_run, "here": here, "form": form, "narrowed": bool(query.values)}
     values["filtered"] = bool(query.values.keys() - {"search"})
-    if found.directory is None or found.kind == "sft":
-        return render(request, "rollouts.html", **values, **_nothing(found))
-    with call.data.stores.use(found) as opened:
+    if library_run.directory is None or library_run.kind == "sft":
+        return render(request, "rollouts.html", **values, **_nothing(library_run))
+    with call.data.stores.use(library_run) as opened:
         listed = rollout_page(
             opened, RolloutQuery(query.filter, query.search, query.sort, limit=PAGE, cursor=query.cursor)
         )
         values |= _choices(opened, query)
-        values |= _table(found, opened, query, listed, here)
+        values |= _table(library_run, opened, query, listed, here)
     return render(request, "rollouts.html", **values)
 
 

@@ -70,9 +70,9 @@ Listed = Annotated[ListQuery, Depends(list_query)]
 
 def narrowed_by(query: ListQuery) -> list[tuple[str, dict[str, str]]]:
     """(what it lets through, the URL's values without it) for each filter that has no field of its own in the form."""
-    found = []
+    narrowed = []
     for name in ("group", "step"):
         if name in query.values:
             rest = {key: value for key, value in query.listed.items() if key != name}
-            found.append((NAMES.get(name, f"{name} {query.values[name]}"), rest))
-    return found
+            narrowed.append((NAMES.get(name, f"{name} {query.values[name]}"), rest))
+    return narrowed

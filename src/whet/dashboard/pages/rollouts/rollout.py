@@ -47,12 +47,12 @@ def rollout_page(
     shade: Words = "",
 ) -> Response:
     """`at`: the position in the list that the other values of the URL name."""
-    found = call.run(run)
-    here = f"{run_path(request, found)}/rollouts"
-    with call.data.stores.use(found) as opened:
+    library_run = call.run(run)
+    here = f"{run_path(request, library_run)}/rollouts"
+    with call.data.stores.use(library_run) as opened:
         shown, problem = _read(opened, number)
         head, row = shown.head, shown.row
-        view, without_text = _tokens(call, found, shown)
+        view, without_text = _tokens(call, library_run, shown)
         values: dict[str, Any] = {
             "raw": opened.store.text(number, RAW) if problem else "",
             "group_size": len(shown.group),
@@ -64,7 +64,7 @@ def rollout_page(
         request,
         "rollout.html",
         **values,
-        run=found,
+        run=library_run,
         number=number,
         head=head,
         where=origin(head),
@@ -76,7 +76,7 @@ def rollout_page(
         conversation=conversation(row),
         details=details(row, head, shown.passed) if row else {},
         list_link=address(here, query.listed),
-        group_link=f"{run_path(request, found)}/groups/{number}",
+        group_link=f"{run_path(request, library_run)}/groups/{number}",
         tokens=page,
         legend=LEGEND,
         without_text=without_text,

@@ -30,30 +30,30 @@ ORDER = ("reward", "policy", "optim", "groups", "rollouts", "seq_len", "time", "
 
 @router.get("/runs/{run}/steps")
 def newest_step_page(request: Request, call: Call, run: RunId) -> Response:
-    found = call.run(run)
-    here = run_path(request, found)
-    return RedirectResponse(f"{here}/steps/{found.step}" if found.step else here, status_code=303)
+    library_run = call.run(run)
+    here = run_path(request, library_run)
+    return RedirectResponse(f"{here}/steps/{library_run.step}" if library_run.step else here, status_code=303)
 
 
 @router.get("/runs/{run}/steps/{step}")
 def step_page(request: Request, call: Call, run: RunId, step: Step) -> Response:
-    found = call.run(run)
-    here = run_path(request, found)
+    library_run = call.run(run)
+    here = run_path(request, library_run)
     part = f"step_{step:06d}"
     spread: Mapping[str, Any] = {}
     of_step: Mapping[str, Any] = {"items": [], "next": None}
     texts: Texts = {}
-    if found.kind == "training" and found.directory is not None:
-        with call.data.stores.use(found) as opened:
+    if library_run.kind == "training" and library_run.directory is not None:
+        with call.data.stores.use(library_run) as opened:
             spread = distributions(opened, Filter(part=part))["histograms"]
             of_step = groups(opened, Filter(part=part), 0, MOST_GROUPS)
             texts = texts_of(opened, [opened.store.head(one["first"]) for one in of_step["items"]])
     return render(
         request,
         "step.html",
-        run=found,
+        run=library_run,
         step=step,
-        metrics=_metrics(call.data.series, found, step),
+        metrics=_metrics(call.data.series, library_run, step),
         histograms=list(_histograms(spread)),
         groups=of_step["items"],
         texts=texts,
@@ -61,9 +61,9 @@ def step_page(request: Request, call: Call, run: RunId, step: Step) -> Response:
         more=of_step["next"] is not None,
         rollouts_link=address(f"{here}/rollouts", {"part": part}) if of_step["items"] else None,
         previous_link=f"{here}/steps/{step - 1}" if step > 1 else None,
-        next_link=f"{here}/steps/{step + 1}" if step < found.step else None,
-        empty=f"It has not been trained yet: the run is at step {found.step}."
-        if step > found.step
+        next_link=f"{here}/steps/{step + 1}" if step < library_run.step else None,
+        empty=f"It has not been trained yet: the run is at step {library_run.step}."
+        if step > library_run.step
         else "Its metrics are not kept.",
     )
 
