@@ -30,7 +30,7 @@ class StrictModel(BaseModel):
 
     def differs(self, key: str) -> bool:
         """Whether the value of a key is not its default."""
-        return bool(getattr(self, key) != type(self).model_fields[key].default)
+        return bool(getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,10 @@ from whet.errors import ConfigError
 from whet.inference.devices import visible_gpus
 from whet.rl.data.curriculum import BufferConfig
 from whet.rl.sections.algorithm import AlgorithmConfig
-from whet.rl.sections.inference import EngineKind, GpuSplit, InferenceConfig, LogprobsMode, split_gpus
+from whet.rl.sections.inference import EngineKind, GpuSplit, LogprobsMode, split_gpus
 from whet.rl.sections.rules import RULES
 from whet.rl.sections.spellings import canonical, canonical_overrides, lifted
 from whet.rl.sections.training import (
-    HeldOutConfig,
-    SamplingConfig,
     TrainingConfig,
     TrainingEnvConfig,
     set_name,
@@ -65,14 +63,11 @@ class RunConfig(TrainingConfig):
         1, ge=0, description="Worker processes for each environment's rollouts; 0 and 1: they run in the run's own."
     )
 
-    sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="How rollouts draw tokens.")
     env: tuple[TrainingEnvConfig, ...] = Field(min_length=1, description="One or many environments.")
     buffer: BufferConfig = Field(default_factory=BufferConfig, description="Which groups make a batch.")
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig, description="Advantage and loss.")
-    eval: HeldOutConfig = Field(default_factory=HeldOutConfig, description="Scores on held-out tasks.")
     budget: BudgetConfig = Field(default_factory=BudgetConfig, description="When the run ends before its last step.")
     early_stop: EarlyStopConfig | None = Field(None, description="Present: end when held-out scores stop rising.")
-    inference: InferenceConfig = Field(default_factory=InferenceConfig, description="The engine that samples.")
 
     @model_validator(mode="after")
     def _keys_fit_together(self) -> Self:
@@ -205,10 +200,6 @@ class RunConfig(TrainingConfig):
     def env_weights(self) -> tuple[float, ...]:
         """Shares of the environments, in their order."""
         return self.buffer.env_ratios or tuple(env.weight for env in self.env)
-
-    def eval_sampling(self) -> SamplingConfig:
-        """`[sampling]` with what `[eval.sampling]` changes."""
-        return self.sampling.model_copy(update=self.eval.sampling.model_dump(exclude_none=True))
 
 
 def load_run_config(path: Path, overrides: list[str] | None = None) -> RunConfig:

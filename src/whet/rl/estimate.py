@@ -159,8 +159,8 @@ def devices(config: RunConfig | SftConfig) -> dict[str, str]:
     """Which device each part computes on; fine-tuning has a sampler where it evaluates."""
     learns, samples = config.on_cuda
     names = {"learner": _device(config.learner.device, "[learner] device", learns)}
-    if isinstance(config, RunConfig) or config.eval is not None:
-        inference = config.inference or InferenceConfig()
+    if config.samples:
+        inference = config.inference
         names["sampler"] = ", ".join(inference.base_url) or _device(inference.device, "[inference] device", samples)
     return names
 

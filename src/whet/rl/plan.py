@@ -160,7 +160,7 @@ def _check_devices(config: RunConfig | SftConfig) -> None:
     if config.on_cuda[0] or (reinforcement is not None and reinforcement.gpus.demanded):
         return
     check_device(config.learner.device, "[learner] device")
-    if config.inference is not None and (reinforcement is None or reinforcement.engine == "embedded"):
+    if config.samples and (reinforcement is None or reinforcement.engine == "embedded"):
         check_device(config.inference.device, "[inference] device")
 
 
@@ -207,12 +207,11 @@ def remarks(config: RunConfig | SftConfig, context: int | None = None) -> list[s
     if context is None:
         with contextlib.suppress(ModelLoadError):
             context = context_of(config.model)
-    limits = (context, config.inference and config.inference.max_model_len)
+    limits = (context, config.inference.max_model_len)
     most = min((limit for limit in limits if limit), default=None)
     texts = config.cautions if isinstance(config, RunConfig) else []
-    of_evaluation = None if config.eval is None else config.eval.sampling
-    for table, sampling in (("sampling", config.sampling), ("eval.sampling", of_evaluation)):
-        if sampling is not None and sampling.max_tokens is not None:
+    for table, sampling in (("sampling", config.sampling), ("eval.sampling", config.eval.sampling)):
+        if config.samples and sampling.max_tokens is not None:
             texts += over_context(f"{table}.max_tokens", sampling.max_tokens, most)
     return texts
 
@@ -258,7 +257,7 @@ def _missing_vllm(config: RunConfig, *, on_cpus: bool) -> list[str]:
 def environment_sections(config: RunConfig | SftConfig) -> tuple[Sequence[TrainingEnvConfig], ...]:
     """`[[env]]`, and `[[eval.env]]`."""
     trained = config.env if isinstance(config, RunConfig) else ()
-    return trained, () if config.eval is None else config.eval.env
+    return trained, config.eval.env
 
 
 def load_environments(config: RunConfig | SftConfig) -> tuple[list[TrainingEnv], HeldOut]:
@@ -343,10 +342,10 @@ def _fine_tuning_memory(arch: Architecture, config: SftConfig, data: SftData | N
     # A micro-batch is one sequence at least, and no more than a batch has.
     tokens = max(longest, min(config.learner.micro_batch_tokens, config.batch_tokens or config.batch_size * longest))
     parts = learner_parts(arch, config, tokens=tokens, length=longest)
-    if config.eval is None:
+    if not config.samples:
         return parts
     ways = 2 if config.eval.greedy else 1
     rollouts = len(config.eval.env) * ways * config.eval.num_examples * config.eval.rollouts_per_example
     held = min(config.max_concurrent, rollouts) * config.eval_sampling().max_tokens
-    merging = {} if config.lora is None else merging_parts(arch, config, config.sampler)
-    return sampler_parts(arch, config.sampler, config.lora, tokens=held) | merging | parts
+    merging = {} if config.lora is None else merging_parts(arch, config, config.inference)
+    return sampler_parts(arch, config.inference, config.lora, tokens=held) | merging | parts

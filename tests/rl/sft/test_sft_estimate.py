@@ -93,7 +93,7 @@ def test_what_would_have_to_be_downloaded_is_named_and_the_rest_is_said(config: 
 def test_a_step_takes_what_it_took_a_run_of_the_same_work(config: Make, tmp_path: Path) -> None:
     run = tmp_path / "runs" / "before"
     run.mkdir(parents=True)
-    (run / "config.toml").write_text(config().to_toml())
+    (run / "config.toml").write_text(config().settled().to_toml())
     rows = [{"step": step, "time/step": seconds} for step, seconds in enumerate((9.0, 0.5, 0.25), 1)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = estimate(config(max_steps=7200))

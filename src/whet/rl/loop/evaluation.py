@@ -13,7 +13,6 @@ from whet.clients.client import Client
 from whet.envs.environment import Environment
 from whet.evals.evaluate import evaluate_environment
 from whet.rl.monitors.protocol import EvalReport, Monitor
-from whet.rl.sections.training import HeldOutConfig
 from whet.rollouts.limits import gather
 from whet.types import State
 
@@ -33,7 +32,7 @@ class HeldOutEvaluation:
 
     async def __call__(self, moment: str, step: int, version: int) -> EvalReport:
         """Every environment in every way of sampling, all at once so that the engine's batches are full."""
-        ways, settings = self._ways(), self._eval
+        ways, settings = self._ways(), self.config.eval
         total = len(self.environments) * settings.num_examples * sum(map(self._repeats, ways))
         done = 0
 
@@ -65,20 +64,15 @@ class HeldOutEvaluation:
         )
         return EvalReport(cast(Literal["before", "during", "after"], moment), step, version, scores)
 
-    @property
-    def _eval(self) -> HeldOutConfig:
-        assert self.config.eval is not None, "nothing is evaluated without [eval]"
-        return self.config.eval
-
     def _repeats(self, way: tuple[str, dict[str, Any]]) -> int:
         """Rollouts of each task: greedily, one says it all."""
-        return self._eval.rollouts_per_example if way[1]["temperature"] else 1
+        return self.config.eval.rollouts_per_example if way[1]["temperature"] else 1
 
     def _ways(self) -> list[tuple[str, dict[str, Any]]]:
         """`temperature 1` and, where configured, `greedy`."""
         sampled = self.config.eval_sampling().args()
         ways = [(f"temperature {sampled['temperature']:g}", sampled)] if sampled["temperature"] else []
-        if self._eval.greedy or not ways:
+        if self.config.eval.greedy or not ways:
             cuts = {"top_p", "top_k", "min_p"}  # of what greedy never takes
             greedy = {name: value for name, value in sampled.items() if name not in cuts}
             ways.append(("greedy", {**greedy, "temperature": 0.0}))

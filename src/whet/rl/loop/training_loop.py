@@ -75,7 +75,7 @@ class TrainingLoop(ABC):
             await self._save(step)
             raise
         await self._save(step)
-        if self.evaluate is not None and self.config.eval is not None and self.config.eval.after:
+        if self.evaluate is not None and self.config.eval.after:
             await self._evaluate("after", step)
         return step
 
@@ -108,14 +108,13 @@ class TrainingLoop(ABC):
     def _evaluation_is_due(self, step: int) -> bool:
         """Checked before the step after `step`; so a run that was stopped in an evaluation repeats it on resume."""
         config = self.config.eval
-        if self.evaluate is None or config is None:
+        if self.evaluate is None:
             return False
         wanted = config.interval > 0 and step % config.interval == 0 if step else config.before
         return wanted and not self.records.evaluated(step)
 
     async def _evaluate(self, moment: str, step: int) -> None:
         assert self.evaluate is not None
-        assert self.config.eval is not None
         await self._recorded()
         environments = self.config.eval.env or getattr(self.config, "env", ())
         awaited = f"the evaluation of {', '.join(env.label for env in environments)}"

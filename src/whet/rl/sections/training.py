@@ -139,6 +139,18 @@ class TrainingConfig(StrictModel):
     wandb: WandbConfig | None = Field(None, description="Present: track the run with Weights & Biases.")
     trackio: TrackioConfig | None = Field(None, description="Present: track the run with trackio.")
     deployment: DeploymentConfig = Field(default_factory=DeploymentConfig, description="What of the machine to use.")
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="How rollouts draw tokens.")
+    eval: HeldOutConfig = Field(default_factory=HeldOutConfig, description="Scores on held-out tasks.")
+    inference: InferenceConfig = Field(default_factory=InferenceConfig, description="The engine that samples.")
+
+    @property
+    def samples(self) -> bool:
+        """Whether there is an engine."""
+        return True
+
+    def eval_sampling(self) -> SamplingConfig:
+        """`[sampling]` with what `[eval.sampling]` changes."""
+        return self.sampling.model_copy(update=self.eval.sampling.model_dump(exclude_none=True))
 
     @property
     def ranks(self) -> int:
@@ -181,9 +193,9 @@ class TrainingConfig(StrictModel):
         learns, samples = self.on_cuda
         before = None if began is None else began.learner
         learner = self.learner.settled(adapter=self.lora is not None, began=before, on_cuda=learns)
-        inference: InferenceConfig | None = getattr(self, "inference", None)
-        if inference is not None:
-            inference = inference.settled(getattr(began, "inference", None), on_cuda=samples)
+        inference = self.inference
+        if self.samples:
+            inference = inference.settled(None if began is None else began.inference, on_cuda=samples)
         return self.model_copy(update={"learner": learner, "inference": inference})
 
     @property
@@ -203,10 +215,10 @@ class TrainingConfig(StrictModel):
 
 
 def early_stop_without_effect(
-    early_stop: EarlyStopConfig, evaluated: HeldOutConfig | None, environments: tuple[TrainingEnvConfig, ...] = ()
+    early_stop: EarlyStopConfig, evaluated: HeldOutConfig, environments: tuple[TrainingEnvConfig, ...] = ()
 ) -> str | None:
     """Why nothing would ever be measured, if so. `environments` are evaluated where [eval] names none."""
-    if evaluated is None or not evaluated.interval:
+    if not evaluated.interval:
         return "[early_stop] has no effect without evaluations during training: set eval.interval"
     names = [env.label for env in evaluated.env or environments]
     if early_stop.environment in (None, *names):

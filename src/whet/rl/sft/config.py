@@ -9,9 +9,8 @@ from pydantic import Field, model_validator
 
 from whet.config import StrictModel, apply_overrides, parse_overrides, read_toml, validate
 from whet.errors import ConfigError
-from whet.rl.sections.inference import InferenceConfig
 from whet.rl.sections.spellings import lifted
-from whet.rl.sections.training import HeldOutConfig, SamplingConfig, TrainingConfig, early_stop_without_effect, set_name
+from whet.rl.sections.training import TrainingConfig, early_stop_without_effect, set_name
 from whet.rl.supervision.ending import BudgetConfig, EarlyStopConfig
 
 VALIDATION_LOSS = "validation/loss"
@@ -111,15 +110,12 @@ class SftConfig(TrainingConfig):
 
     data: DataConfig = Field(description="The conversations to imitate.")
     validation: ValidationConfig | None = Field(None, description="Conversations that are never trained on.")
-    eval: HeldOutConfig | None = Field(None, description="Rewards on held-out tasks of environments.")
-    sampling: SamplingConfig | None = Field(None, description="How evaluations draw tokens.")
     budget: SftBudgetConfig = Field(
         default_factory=SftBudgetConfig, description="When the run ends before its last step."
     )
     early_stop: SftEarlyStopConfig | None = Field(
         None, description="Present: end when the validation loss, or a held-out score, gets no better."
     )
-    inference: InferenceConfig | None = Field(None, description="The engine of evaluations.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -131,13 +127,10 @@ class SftConfig(TrainingConfig):
                 if section is not None and section.differs(key):
                     raise ValueError(f"{name}.{key} would have no effect: no rollout is trained on")
         self._one_device()
-        if self.eval is None:
-            for name in ("sampling", "inference"):
-                if getattr(self, name) is not None:
-                    raise ValueError(f"[{name}] would have no effect: there is no [eval] with an [[eval.env]]")
-        elif not self.eval.env:
-            raise ValueError("[eval] needs [[eval.env]]: the environments to evaluate on")
-        elif any(env.weight != 1 for env in self.eval.env):
+        for name in () if self.samples else ("eval", "sampling", "inference"):
+            if self.differs(name):
+                raise ValueError(f"[{name}] would have no effect: there is no [[eval.env]] to evaluate on")
+        if any(env.weight != 1 for env in self.eval.env):
             raise ValueError("the weight of an [[eval.env]] has no effect: each is scored on eval.num_examples tasks")
         if self.early_stop is not None:
             self._early_stop_can_act(self.early_stop)
@@ -145,7 +138,7 @@ class SftConfig(TrainingConfig):
 
     def _one_device(self) -> None:
         """Refuse what only reinforcement learning does with several devices or servers."""
-        if self.inference is not None and self.inference.asks_for_vllm:
+        if self.inference.asks_for_vllm:
             key = next(iter(self.inference.vllm_keys), "engine")
             raise ValueError(f"inference.{key}: evaluations of fine-tuning use the embedded engine, not vLLM")
         if (count := self.deployment.num_infer_gpus or 1) > 1:
@@ -200,20 +193,14 @@ class SftConfig(TrainingConfig):
         return [*map(str, self.paths)] or [str(self.data.dataset)]
 
     @property
-    def sampler(self) -> InferenceConfig:
-        """The engine of evaluations, with a dtype for `auto`."""
-        return (self.inference or InferenceConfig()).settled(None)
+    def samples(self) -> bool:
+        """Whether environments are evaluated: nothing else is sampled."""
+        return bool(self.eval.env)
 
     @property
     def epochs(self) -> int:
         """How often every row is trained, where that says when to stop."""
         return self.num_epochs or 1
-
-    def eval_sampling(self) -> SamplingConfig:
-        """`[sampling]` with what `[eval.sampling]` changes."""
-        sampling = self.sampling or SamplingConfig()
-        changes = {} if self.eval is None else self.eval.sampling.model_dump(exclude_none=True)
-        return sampling.model_copy(update=changes)
 
 
 def load_sft_config(path: Path, overrides: list[str] | None = None) -> SftConfig:

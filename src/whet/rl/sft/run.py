@@ -179,13 +179,13 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
         batches = data.batches(config)
         last_step = config.max_steps or batches.left()
         scratch = stack.enter_context(weights_directory())
-        threads, dtype = config.deployment.torch_threads(), config.sampler.dtype
+        threads, dtype = config.deployment.torch_threads(), config.inference.settled(None).dtype
         watchdog = Watchdog(config.watchdog)
         client = None
         if run.held_out:
             from whet.inference.policy_client import PolicyClient
 
-            policy = load_policy(model, dtype=dtype, device=config.sampler.device, threads=threads)
+            policy = load_policy(model, dtype=dtype, device=config.inference.device, threads=threads)
             engine = WatchedEngine(policy.engine, watchdog)
             client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
         learner = build_learner(run.plan, model.path, scratch, threads=threads, last_step=last_step, dtype=dtype)
@@ -281,4 +281,4 @@ class _SftRun(TrainingRun):
         }
 
     def _next_command(self, weights: Path) -> str | None:
-        return f"whet eval run {self.config.eval.env[0].id} -m {weights}" if self.config.eval else None
+        return f"whet eval run {self.config.eval.env[0].id} -m {weights}" if self.config.samples else None

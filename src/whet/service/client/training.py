@@ -45,7 +45,7 @@ def load_config(path: Path, overrides: Sequence[str]) -> RunConfig | SftConfig:
 def pack(config: RunConfig | SftConfig, service: ServiceAnswer, secrets: Mapping[str, str], service_url: str) -> Packed:
     """What is submitted of a config. Raises `WhetError` for what a run would refuse, as far as that is known here."""
     notes: list[str] = []
-    for url in () if config.inference is None else config.inference.base_url:
+    for url in config.inference.base_url:
         check_reachable(url, "inference.base_url", service_url)
     on_cpu = _without_devices(config)
     with variables(secrets):
@@ -97,10 +97,10 @@ def _without_devices(config: RunConfig | SftConfig) -> RunConfig | SftConfig:
     """The same run on CPUs: which devices there are is for the service to know. GPUs that it demands are counted."""
     if _demands_gpus(config):
         return config
-    changes: dict[str, Any] = {"learner": config.learner.model_copy(update={"device": "cpu"})}
-    if config.inference is not None:
-        changes["inference"] = config.inference.model_copy(update={"device": "cpu"})
-    return config.model_copy(update=changes)
+    parts = {"learner": config.learner, "inference": config.inference}
+    return config.model_copy(
+        update={name: section.model_copy(update={"device": "cpu"}) for name, section in parts.items()}
+    )
 
 
 def _rehearse(config: RunConfig | SftConfig, notes: list[str]) -> None:
@@ -109,16 +109,15 @@ def _rehearse(config: RunConfig | SftConfig, notes: list[str]) -> None:
     def present(environments: Sequence[TrainingEnvConfig]) -> tuple[TrainingEnvConfig, ...]:
         return tuple(env for env in environments if is_here(env.id, notes))
 
+    held_out = config.eval.model_copy(update={"env": present(config.eval.env)})
     if isinstance(config, RunConfig):
-        held_out = config.eval.model_copy(update={"env": present(config.eval.env)})
         rehearse(config.model_copy(update={"env": present(config.env), "eval": held_out}))
         if config.buffer.curriculum is not None:
             from whet.tasksets.refs import resolve_function
 
             resolve_function(config.buffer.curriculum, "buffer.curriculum")
     else:
-        found = None if config.eval is None else config.eval.model_copy(update={"env": present(config.eval.env)})
-        rehearse(config.model_copy(update={"eval": found}))
+        rehearse(config.model_copy(update={"eval": held_out}))
 
 
 def _needs(
@@ -130,7 +129,7 @@ def _needs(
     found = plan_training(on_cpu).estimate
     if not found.memory:
         notes.append(f"memory: {config.model} is not on this machine, so it is not known; say it with --memory")
-    devices = [config.learner.device, *([] if config.inference is None else [config.inference.device])]
+    devices = [config.learner.device, *[config.inference.device] * config.samples]
     if isinstance(config, RunConfig) and _demands_gpus(config):
         devices = [f"cuda:{plan_training(config).placement.gpus - 1}"]
     processes = 1

@@ -152,8 +152,7 @@ def _load(kind: str, path: Path) -> CheckedConfig:
         ids = tuple(dict.fromkeys(section.id for section in search.env))
         return CheckedConfig(search.model, ids, tuple(map(_label, ids)), None)
     config: RunConfig | SftConfig = load_run_config(path) if kind == "training" else load_sft_config(path)
-    held_out = config.eval.env if config.eval is not None else ()
-    sections = [*(config.env if isinstance(config, RunConfig) else ()), *held_out]
+    sections = [*(config.env if isinstance(config, RunConfig) else ()), *config.eval.env]
     ids = tuple(dict.fromkeys(section.id for section in sections))
     labels = tuple(dict.fromkeys(section.label for section in sections))
     return CheckedConfig(config.model, ids, labels, config.max_steps)
