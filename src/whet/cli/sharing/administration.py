@@ -53,8 +53,8 @@ def list_users(hub: HubOption = None, json_output: JsonOption = False) -> None:
     from whet.hub.client.connection import connect
 
     with connect(hub) as connection:
-        found = list(connection.items(UserAnswer, "/users"))
-    print_result(safe({"users": [user.model_dump() for user in found]}), json_output)
+        users = list(connection.items(UserAnswer, "/users"))
+    print_result(safe({"users": [user.model_dump() for user in users]}), json_output)
 
 
 @user_app.command("remove")
@@ -99,8 +99,8 @@ def list_members(organisation: OrganisationArgument, hub: HubOption = None, json
     from whet.hub.client.connection import connect, path_of
 
     with connect(hub) as connection:
-        found = list(connection.items(MemberAnswer, f"/owners{path_of(organisation)}/members"))
-    print_result(safe({"members": [member.model_dump() for member in found]}), json_output)
+        members = list(connection.items(MemberAnswer, f"/owners{path_of(organisation)}/members"))
+    print_result(safe({"members": [member.model_dump() for member in members]}), json_output)
 
 
 @member_app.command("set")
@@ -179,8 +179,8 @@ def list_tokens(hub: HubOption = None, json_output: JsonOption = False) -> None:
     from whet.hub.client.connection import connect
 
     with connect(hub) as connection:
-        found = list(connection.items(TokenAnswer, "/tokens"))
-    print_result(safe({"tokens": [token.model_dump() for token in found]}), json_output)
+        tokens = list(connection.items(TokenAnswer, "/tokens"))
+    print_result(safe({"tokens": [token.model_dump() for token in tokens]}), json_output)
 
 
 @token_app.command("revoke")
@@ -216,8 +216,8 @@ def list_audit(
 
     path = "/audit" if owner is None else f"/owners{path_of(owner)}/audit"
     with connect(hub) as connection:
-        found = deque(connection.items(AuditAnswer, path), maxlen=last)
-    entries = [entry.model_dump() for entry in found]
+        newest = deque(connection.items(AuditAnswer, path), maxlen=last)
+    entries = [entry.model_dump() for entry in newest]
     if not json_output:
         entries = [{**entry, "detail": _in_words(entry["detail"])} for entry in entries]
     print_result(safe({"entries": entries}), json_output)
@@ -230,14 +230,14 @@ def verify_audit(hub: HubOption = None, json_output: JsonOption = False) -> None
     from whet.hub.client.connection import connect
 
     with connect(hub) as connection:
-        found = connection.ask(AuditVerification, "GET", "/audit/verification")
+        check = connection.ask(AuditVerification, "GET", "/audit/verification")
     if json_output:
-        print_json(found)
-    elif found.intact:
-        typer.echo(f"the audit log is intact: {found.entries} entries")
+        print_json(check)
+    elif check.intact:
+        typer.echo(f"the audit log is intact: {check.entries} entries")
     else:
-        typer.echo(f"the audit log was changed: entry {found.first_broken} of {found.entries} is not what was written")
-    if not found.intact:
+        typer.echo(f"the audit log was changed: entry {check.first_broken} of {check.entries} is not what was written")
+    if not check.intact:
         raise typer.Exit(1)
 
 

@@ -70,7 +70,7 @@ def doctor(json_output: JsonOption = False) -> None:
     for check in examine(Path(".")):
         checks.append(check)
         if not json_output:
-            typer.echo(f"{check.state:<8} {check.name:<14} {safe_text(check.found, 300)}")
+            typer.echo(f"{check.state:<8} {check.name:<14} {safe_text(check.finding, 300)}")
             if check.remedy:
                 typer.echo(f"         {'':<14} {safe_text(check.remedy, 300)}")
     if json_output:

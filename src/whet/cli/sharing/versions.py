@@ -30,9 +30,9 @@ def list_versions(environment: IdArgument, hub: HubOption = None, json_output: J
     from whet.hub.client.connection import connect
 
     with connect(hub) as connection:
-        found = list(connection.items(VersionAnswer, f"{hub_id(environment).path}/versions"))
+        versions = list(connection.items(VersionAnswer, f"{hub_id(environment).path}/versions"))
     if json_output:
-        print_json({"versions": found})
+        print_json({"versions": versions})
         return
     rows = [
         {
@@ -43,7 +43,7 @@ def list_versions(environment: IdArgument, hub: HubOption = None, json_output: J
             "action": version.action.state if version.action else "",
             "yanked": (version.yanked.reason or "yes") if version.yanked else "",
         }
-        for version in found
+        for version in versions
     ]
     print_result(safe({"versions": rows}), False)
 
@@ -154,10 +154,10 @@ def _actions(hub: HubClient, environment: str) -> list[ActionAnswer]:
 
 
 def _newest_action(hub: HubClient, environment: str) -> ActionAnswer:
-    found = _actions(hub, environment)
-    if not found:
+    actions = _actions(hub, environment)
+    if not actions:
         raise ConfigError(f"the hub has not tried {environment} out.")
-    return max(found, key=lambda action: action.queued_at)
+    return max(actions, key=lambda action: action.queued_at)
 
 
 def watched(hub: HubClient, action: str, *, quiet: bool) -> ActionAnswer:

@@ -204,11 +204,11 @@ def device_code(call: CallParameter, body: NewDevice) -> answers.DeviceCodeAnswe
 @action(policy.SERVICE)
 def device_token(call: CallParameter, body: DeviceToken, response: Response) -> answers.LoginAnswer:
     with call.write() as (session, _):
-        found = devices.collect(session, call.sender, body.device_code, call.hub.clock())
-    if isinstance(found, HubError):
-        raise found
+        outcome = devices.collect(session, call.sender, body.device_code, call.hub.clock())
+    if isinstance(outcome, HubError):
+        raise outcome
     response.headers["Cache-Control"] = "no-store"
-    return found
+    return outcome
 
 
 @router.post("/device/approval")

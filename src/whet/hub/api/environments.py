@@ -104,8 +104,8 @@ def delete_environment(call: CallParameter, owner: Owner, name: Name) -> None:
 def list_versions(call: CallParameter, part: PartOfList, owner: Owner, name: Name) -> Page[VersionAnswer]:
     with call.read() as (session, caller):
         rows = environments.versions_of(session, environment_for(session, caller, owner, name))
-        found = part.of(rows)
-        return Page(items=[version_view(session, row, call.base) for row in found.items], next=found.next)
+        page = part.of(rows)
+        return Page(items=[version_view(session, row, call.base) for row in page.items], next=page.next)
 
 
 @router.get(VERSION)
@@ -217,8 +217,8 @@ def list_actions(
 ) -> Page[ActionAnswer]:
     with call.read() as (session, caller):
         row = version_for(session, caller, owner, name, version)
-        found = session.scalars(select(ActionRow).where(ActionRow.version_id == row.id).order_by(ActionRow.queued_at))
-        return part.of([action_view(one) for one in found])
+        rows = session.scalars(select(ActionRow).where(ActionRow.version_id == row.id).order_by(ActionRow.queued_at))
+        return part.of([action_view(one) for one in rows])
 
 
 @router.get("/actions/{identity}")
@@ -240,9 +240,9 @@ def action_log(call: CallParameter, identity: Identity, offset: Offset = 0) -> R
 @action(policy.MAINTAIN)
 def retry_action(call: CallParameter, identity: Identity) -> ActionAnswer:
     with call.write() as (session, caller):
-        found = action_view(actions.retry(session, caller, identity, call.hub.clock()))
+        view = action_view(actions.retry(session, caller, identity, call.hub.clock()))
     call.hub.new_action.set()
-    return found
+    return view
 
 
 # Secrets and variables

@@ -69,10 +69,10 @@ def negotiate(accept: str | None) -> tuple[Format, str] | None:
     """The format that an Accept header prefers, and its content type; None where it allows neither."""
     best: tuple[float, int, Format, str] | None = None
     offered: list[tuple[str, Format]] = [(HTML, "html"), (JSON_V1, "json"), (HTML_V1, "html")]
-    for place, (kind, format) in enumerate(offered):
+    for position, (kind, format) in enumerate(offered):
         quality = max((_quality(part, kind) for part in (accept or "*/*").split(",")), default=0.0)
-        if quality > 0 and (best is None or (quality, -place) > best[:2]):
-            best = (quality, -place, format, kind)
+        if quality > 0 and (best is None or (quality, -position) > best[:2]):
+            best = (quality, -position, format, kind)
     return (best[2], best[3]) if best is not None else None
 
 
@@ -101,8 +101,8 @@ def files_page(name: str, files: Sequence[IndexFile], format: Format) -> IndexPa
     """The files of one package."""
     if format == "json":
         versions = list(dict.fromkeys(file.version for file in files))
-        found = {"meta": {"api-version": "1.1"}, "name": name, "versions": versions, "files": list(map(_entry, files))}
-        return _page(json.dumps(found))
+        page = {"meta": {"api-version": "1.1"}, "name": name, "versions": versions, "files": list(map(_entry, files))}
+        return _page(json.dumps(page))
     return _page(_document(f"Links for {name}", "\n".join(map(_link, files))))
 
 
@@ -170,17 +170,17 @@ class PageCache:
 
     def page(self, generation: int, key: object, make: Callable[[], IndexPage]) -> IndexPage:
         with self._lock:
-            found = self._pages.get(key)
-        if found is not None and found[0] == generation:
-            return found[1]
+            cached = self._pages.get(key)
+        if cached is not None and cached[0] == generation:
+            return cached[1]
         page = make()
         with self._lock:
             _keep(self._pages, key, (generation, page), PAGES)
         return page
 
     def granted(self, generation: int, key: object, now: float) -> IndexPage | None:
-        found = self._grants.get(key)
-        return found.page if found is not None and found.generation == generation and now < found.until else None
+        grant = self._grants.get(key)
+        return grant.page if grant is not None and grant.generation == generation and now < grant.until else None
 
     def grant(self, key: object, grant: Grant) -> None:
         with self._lock:
@@ -220,19 +220,19 @@ async def _answer(call: HubRequest, make: Callable[[Session, Caller, Format], An
 @action(policy.READ)
 async def index_of_owner(call: CallParameter, owner: Owner) -> Response:
     generation = call.hub.database.generation
-    return await _answer(call, lambda *found: _project_list(call, owner, generation, *found))
+    return await _answer(call, lambda *reader: _project_list(call, owner, generation, *reader))
 
 
 @router.api_route("/index/{owner}/simple/{package}/", methods=METHODS)
 @action(policy.READ)
 async def index_of_package(call: CallParameter, owner: Owner, package: str) -> Response:
-    return await _answer(call, lambda *found: _package_page(call, owner, package, 4, *found) or _missing(package))
+    return await _answer(call, lambda *reader: _package_page(call, owner, package, 4, *reader) or _missing(package))
 
 
 @router.api_route("/index/{owner}/all/simple/{package}/", methods=METHODS)
 @action(policy.READ)
 async def single_index_of_package(call: CallParameter, owner: Owner, package: str) -> Response:
-    return await _answer(call, lambda *found: _single_index_page(call, owner, package, *found))
+    return await _answer(call, lambda *reader: _single_index_page(call, owner, package, *reader))
 
 
 def _single_index_page(

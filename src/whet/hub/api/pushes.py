@@ -118,7 +118,7 @@ def commit_push(call: CallParameter, identity: Identity, response: Response) -> 
             pushes.open_push(call.hub, session, caller, identity)
         try:
             facts = pushes.inspect(call.hub, row)
-            found, is_new = _publish(call, row, facts)
+            version, is_new = _publish(call, row, facts)
         except HubError as error:
             if error.code in ("hash_mismatch", "archive_refused"):
                 with call.write() as (session, _):
@@ -128,7 +128,7 @@ def commit_push(call: CallParameter, identity: Identity, response: Response) -> 
         pushes.discard(call.hub, identity)
         call.hub.new_action.set()
         response.status_code = 201 if is_new else 200
-        return found
+        return version
     finally:
         lock.release()
 

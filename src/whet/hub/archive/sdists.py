@@ -96,8 +96,8 @@ def walk(file: BinaryIO, filename: str, wanted: set[str]) -> Iterator[tuple[TarM
             if kind == _LONG_NAME:
                 name = data.rstrip(b"\0").decode("utf-8", "backslashreplace")
             else:
-                found = _extended(data, filename)
-                name = found if kind == _EXTENDED and found is not None else name
+                extended_name = _extended(data, filename)
+                name = extended_name if kind == _EXTENDED and extended_name is not None else name
             continue
         member = _member(kind, name if name is not None else header[2], size, filename)
         name = None

@@ -87,11 +87,11 @@ def _raise(problems: list[Problem]) -> None:
 def check_filename(filename: str, name: str, version: str) -> None:
     """Raises `ArchiveRefusedError` unless it is the file name of a pure wheel of this environment for Python 3."""
     try:
-        found, parsed, build, tags = parse_wheel_filename(filename)
+        project, parsed, build, tags = parse_wheel_filename(filename)
     except (InvalidWheelFilename, ValueError):
         raise refused(filename, "filename", "it is no file name of a wheel") from None
     expected = f"{module_of(name)}-{version}"
-    if found != name or str(parsed) != version or not filename.startswith(expected + "-") or build:
+    if project != name or str(parsed) != version or not filename.startswith(expected + "-") or build:
         raise refused(filename, "filename", f"a wheel of {name} {version} is called {expected}-py3-none-any.whl")
     for tag in sorted(tags, key=str):
         if tag.abi != "none" or tag.platform != "any":
@@ -103,9 +103,9 @@ def check_filename(filename: str, name: str, version: str) -> None:
 def _info_folder(archive: StrictZip, filename: str, name: str, version: str) -> str:
     expected = f"{module_of(name)}-{version}.dist-info"
     folders = {entry.name.partition("/")[0] for entry in archive.entries}
-    found = sorted(folder for folder in folders if folder.lower().endswith(".dist-info"))
-    if found != [expected]:
-        named = ", ".join(map(shown, found)) or "none"
+    info_folders = sorted(folder for folder in folders if folder.lower().endswith(".dist-info"))
+    if info_folders != [expected]:
+        named = ", ".join(map(shown, info_folders)) or "none"
         raise refused(filename, "dist-info", f"it needs exactly one folder {expected}; it has {named}")
     return expected
 

@@ -79,9 +79,9 @@ class StrictZip:
             raise self._refuse("too-many-entries", f"it has {total} entries; at most {MAX_ENTRIES} are allowed")
         if offset + length != self._size - _END.size:
             raise self._refuse("hidden-data", "there is data before the zip archive or between its parts")
-        found = list(self._table(self._at(offset, length), total))
-        self._check_sizes([entry for entry, _ in found])
-        return self._placed(found, offset)
+        entries = list(self._table(self._at(offset, length), total))
+        self._check_sizes([entry for entry, _ in entries])
+        return self._placed(entries, offset)
 
     def _table(self, table: bytes, total: int) -> Iterator[tuple[ZipEntry, int]]:
         """The entries of the table of contents, with the offsets of their local headers."""
@@ -149,10 +149,10 @@ class StrictZip:
         if total > RATIO_FROM and total > MAX_RATIO * self._size:
             raise self._refuse("bomb", f"it expands {total // self._size} times; at most {MAX_RATIO} are allowed")
 
-    def _placed(self, found: list[tuple[ZipEntry, int]], end: int) -> list[ZipEntry]:
+    def _placed(self, table: list[tuple[ZipEntry, int]], end: int) -> list[ZipEntry]:
         """The entries with the offsets of their bytes, which follow one another without gaps."""
         entries, at = [], 0
-        for entry, offset in sorted(found, key=lambda one: one[1]):
+        for entry, offset in sorted(table, key=lambda one: one[1]):
             if offset != at:
                 code, what = (
                     ("overlap", "it shares bytes with another entry")

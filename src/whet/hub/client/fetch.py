@@ -121,7 +121,7 @@ def _fetch(hub: HubClient, version: VersionAnswer, file: FileAnswer, into: Path)
 
 
 def _file(version: VersionAnswer, kind: str) -> FileAnswer:
-    found = next((file for file in version.files if file.kind == kind), None)
-    if found is None:
+    match = next((file for file in version.files if file.kind == kind), None)
+    if match is None:
         raise HubRequestError(f"{version.id} has no {kind} on the hub.")
-    return found
+    return match

@@ -39,7 +39,7 @@ class MachineCheck:
 
     name: str
     state: State
-    found: str
+    finding: str
     remedy: str = ""
 
 
@@ -136,11 +136,11 @@ def _configs(folder: Path) -> Iterator[MachineCheck]:
 def _environments(value: Any, key: str = "") -> set[str]:
     """The ids of environments in a config: `env_id` anywhere, and `id` in a table `env`."""
     if isinstance(value, list):
-        return {found for item in value for found in _environments(item, key)}
+        return {identity for item in value for identity in _environments(item, key)}
     if not isinstance(value, dict):
         return set()
     named = {value[name] for name in ("env_id", *(("id",) if key == "env" else ())) if isinstance(value.get(name), str)}
-    return named | {found for name, item in value.items() for found in _environments(item, name)}
+    return named | {identity for name, item in value.items() for identity in _environments(item, name)}
 
 
 def _hub() -> MachineCheck:

@@ -111,8 +111,8 @@ def write_version(source: PackageSource, version: str) -> PackageSource:
     file = source.folder / "pyproject.toml"
     text = file.read_text(encoding="utf-8")
     before = read_toml(file)
-    for found in _VERSION_LINE.finditer(text):
-        changed = f"{text[: found.start()]}{found[1]}{found[2]}{version}{found[2]}{text[found.end() :]}"
+    for match in _VERSION_LINE.finditer(text):
+        changed = f"{text[: match.start()]}{match[1]}{match[2]}{version}{match[2]}{text[match.end() :]}"
         after = parse_toml(changed)
         expected = {**before, "project": {**table_of(before, "project"), "version": version}}
         if after == expected:
@@ -240,7 +240,7 @@ def _warnings(tar: tarfile.TarFile) -> Iterable[str]:
 
 
 def _only(folder: Path, pattern: str) -> Path:
-    found = sorted(folder.glob(pattern))
-    if len(found) != 1:
-        raise ConfigError(f"the build made {len(found)} files {pattern}; exactly one is needed.")
-    return found[0]
+    files = sorted(folder.glob(pattern))
+    if len(files) != 1:
+        raise ConfigError(f"the build made {len(files)} files {pattern}; exactly one is needed.")
+    return files[0]

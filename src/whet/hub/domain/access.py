@@ -78,8 +78,8 @@ def role_in(session: Session, caller: Caller, owner: Account) -> Role:
         return Role.NONE
     if caller.user.id == owner.id:
         return Role.OWNER
-    found = session.get(Membership, (owner.id, caller.user.id))
-    return Role(found.role) if found is not None else Role.NONE
+    membership = session.get(Membership, (owner.id, caller.user.id))
+    return Role(membership.role) if membership is not None else Role.NONE
 
 
 def find_account(session: Session, name: str, kind: str | None = None) -> Account | None:

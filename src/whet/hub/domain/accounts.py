@@ -145,8 +145,8 @@ def whoami(session: Session, caller: Caller) -> Identity:
     permit(caller)
     assert caller.token is not None
     query = select(Account.name, Membership.role).join(Membership, Membership.owner_id == Account.id)
-    found = session.execute(query.where(Membership.user_id == caller.known.id).order_by(Account.name))
-    roles = [MembershipAnswer(owner=name, role=role) for name, role in found]
+    memberships = session.execute(query.where(Membership.user_id == caller.known.id).order_by(Account.name))
+    roles = [MembershipAnswer(owner=name, role=role) for name, role in memberships]
     return Identity(
         user=caller.name,
         is_admin=caller.known.is_admin,
@@ -166,8 +166,8 @@ def add_organisation(session: Session, caller: Caller, name: str, now: float) ->
 def members_of(session: Session, caller: Caller, owner: str) -> list[MemberAnswer]:
     organisation = organisation_for(session, caller, owner)
     query = select(Account.name, Membership.role).join(Membership, Membership.user_id == Account.id)
-    found = session.execute(query.where(Membership.owner_id == organisation.id).order_by(Account.name))
-    return [MemberAnswer(user=name, role=role) for name, role in found]
+    members = session.execute(query.where(Membership.owner_id == organisation.id).order_by(Account.name))
+    return [MemberAnswer(user=name, role=role) for name, role in members]
 
 
 def set_member(session: Session, caller: Caller, owner: str, user: str, role: Role, now: float) -> MemberAnswer:

@@ -175,5 +175,5 @@ def secret_owner(environment: EnvironmentRow, key: str) -> str:
 def secret_values(hub: Hub, session: Session, environment: EnvironmentRow) -> list[str]:
     """The secrets of an environment in plain text, to be redacted."""
     rows = session.scalars(select(Secret).where(Secret.environment_id == environment.id))
-    found = [hub.cipher.decrypt(row.value, secret_owner(environment, row.name)) for row in rows]
-    return [value for value in found if value]
+    values = [hub.cipher.decrypt(row.value, secret_owner(environment, row.name)) for row in rows]
+    return [value for value in values if value]

@@ -41,13 +41,13 @@ def latest(versions: Iterable[Version]) -> Version | None:
 
 def environment_views(session: Session, rows: Sequence[EnvironmentRow]) -> list[EnvironmentAnswer]:
     ids = [row.id for row in rows]
-    found: dict[int, list[tuple[str, float | None, int]]] = {identity: [] for identity in ids}
+    versions: dict[int, list[tuple[str, float | None, int]]] = {identity: [] for identity in ids}
     query = select(Version.environment_id, Version.version, Version.yanked_at, Version.downloads)
     for owner_id, version, yanked_at, downloads in session.execute(
         query.where(Version.environment_id.in_(ids), Version.deleted_at.is_(None))
     ):
-        found[owner_id].append((version, yanked_at, downloads))
-    return [_environment_view(row, found[row.id]) for row in rows]
+        versions[owner_id].append((version, yanked_at, downloads))
+    return [_environment_view(row, versions[row.id]) for row in rows]
 
 
 def _environment_view(row: EnvironmentRow, versions: list[tuple[str, float | None, int]]) -> EnvironmentAnswer:
@@ -129,10 +129,10 @@ def push_view(hub: Hub, session: Session, row: Push, base: str) -> PushAnswer:
     version = None
     if row.state == "committed":
         query = select(Version).join(Version.environment).where(EnvironmentRow.owner_id == row.owner_id)
-        found = session.scalar(
+        published = session.scalar(
             query.where(EnvironmentRow.name == row.name, Version.version == row.version, Version.deleted_at.is_(None))
         )
-        version = version_view(session, found, base) if found is not None else None
+        version = version_view(session, published, base) if published is not None else None
     return PushAnswer(
         id=row.id,
         state=row.state,

@@ -81,8 +81,8 @@ def list_page(
     cursor: Annotated[int, Query(ge=0, le=10**9)] = 0,
 ) -> Response:
     with call.read() as (session, caller):
-        found = environments.find(session, caller, None, search, cursor, PAGE)
-    return render(call.request, "list.html", caller, {"items": found.items, "search": search, "next": found.next})
+        page = environments.find(session, caller, None, search, cursor, PAGE)
+    return render(call.request, "list.html", caller, {"items": page.items, "search": search, "next": page.next})
 
 
 @router.get("/environments/{owner}/{name}")
