@@ -74,8 +74,8 @@ def _one(config: ClientConfig) -> Client[Any, Any, Any, Any]:
 
 def _class_of(kind: ClientType) -> type[Client[Any, Any, Any, Any]]:
     module, _, name = _KINDS[kind].partition(":")
-    found: type[Client[Any, Any, Any, Any]] = getattr(importlib.import_module(module), name)
-    return found
+    client_class: type[Client[Any, Any, Any, Any]] = getattr(importlib.import_module(module), name)
+    return client_class
 
 
 # `ReplicaClient`: several endpoints that serve the same model, as one client.

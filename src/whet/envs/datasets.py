@@ -122,11 +122,11 @@ def _with_prompt(row: Row, index: int, opening: Messages, name: str) -> Row:
     if prompt is None:
         question = row.get("question")
         if not isinstance(question, str | list):
-            found = (
+            columns = (
                 "neither 'prompt' nor 'question'" if question is None else f"a question of {type(question).__name__}"
             )
             raise DatasetError(
-                f"{where} has {found} (its columns: {', '.join(map(str, row)) or 'none'}). "
+                f"{where} has {columns} (its columns: {', '.join(map(str, row)) or 'none'}). "
                 "Give each row a 'question' (text) or a 'prompt' (a list of messages)."
             )
         row["prompt"] = [*copy_value(opening), UserMessage(question)]

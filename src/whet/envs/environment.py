@@ -160,8 +160,8 @@ class Environment(Worded, Running):
         if isinstance(own["rubric"], Rubric):
             rubric = own["rubric"]
             own["rubric"] = dict(zip(rubric._get_reward_func_names(), rubric._get_reward_weights(), strict=False))
-        found = redacted({name: value for name, value in own.items() if value})
-        return f"{type(self).__name__}({', '.join(f'{name}={_SHORT.repr(value)}' for name, value in found.items())})"
+        fields = redacted({name: value for name, value in own.items() if value})
+        return f"{type(self).__name__}({', '.join(f'{name}={_SHORT.repr(value)}' for name, value in fields.items())})"
 
     def _warn_of_another_parser(self, parser: Parser) -> None:
         if type(parser) is not type(self.rubric.parser):

@@ -94,14 +94,14 @@ def locate(env_id: str) -> Location:
     wanted = parse_id(env_id)
     if wanted.path is not None:
         return _at_path(env_id, wanted.path)
-    found = _installed(wanted.module)
+    location = _installed(wanted.module)
     if wanted.verified:
-        file = None if found is None else found.path / "__init__.py" if found.path.is_dir() else found.path
+        file = None if location is None else location.path / "__init__.py" if location.path.is_dir() else location.path
         verify(wanted, file)
-        assert found is not None  # or it was refused
-        return found
-    if found is not None:
-        return found
+        assert location is not None  # or it was refused
+        return location
+    if location is not None:
+        return location
     for folder in (Path(LOCAL_FOLDER) / wanted.name, Path(LOCAL_FOLDER) / wanted.module):
         if folder.is_dir():
             return _at_path(env_id, folder)
@@ -128,9 +128,9 @@ def _at_path(env_id: str, path: Path) -> Location:
         return Location(path.stem, path.parent, path)
     name = path.name.replace("-", "_")
     for root in (path, path / "src"):
-        for found in (root / name, root / f"{name}.py"):
-            if found.is_dir() or (found.suffix and found.exists()):
-                return Location(name, root, found)
+        for file in (root / name, root / f"{name}.py"):
+            if file.is_dir() or (file.suffix and file.exists()):
+                return Location(name, root, file)
     if (path / "__init__.py").exists():
         return Location(name, path.parent, path)
     raise EnvironmentLoadError(
@@ -139,17 +139,17 @@ def _at_path(env_id: str, path: Path) -> Location:
 
 
 def _find_module(env_id: str) -> ModuleType:
-    found = locate(env_id)
-    if found.root is None:
-        return _import(env_id, found.module)
-    loaded = sys.modules.get(found.module)
-    if loaded is not None and not _file_of(loaded).startswith(str(found.root)):
+    location = locate(env_id)
+    if location.root is None:
+        return _import(env_id, location.module)
+    loaded = sys.modules.get(location.module)
+    if loaded is not None and not _file_of(loaded).startswith(str(location.root)):
         raise EnvironmentLoadError(
-            f"environment '{env_id}': a module {found.module} is already imported from {_file_of(loaded)}. "
-            f"Rename {found.path}."
+            f"environment '{env_id}': a module {location.module} is already imported from {_file_of(loaded)}. "
+            f"Rename {location.path}."
         )
-    with _on_path(found.root):
-        return _import(env_id, found.module, found.root)
+    with _on_path(location.root):
+        return _import(env_id, location.module, location.root)
 
 
 def _import(env_id: str, name: str, root: Path | None = None) -> ModuleType:
@@ -168,10 +168,10 @@ def _advice_on(error: BaseException, module: str, folder: Path | None) -> str:
     lines: list[str] = []
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         lines += importlib.metadata.requires(module.partition(".")[0]) or ()
-    for place in () if folder is None else (folder, *folder.parents[:2]):
-        if (place / "pyproject.toml").is_file():
+    for parent in () if folder is None else (folder, *folder.parents[:2]):
+        if (parent / "pyproject.toml").is_file():
             with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-                declared = parse_toml((place / "pyproject.toml").read_text("utf-8"))["project"].get("dependencies")
+                declared = parse_toml((parent / "pyproject.toml").read_text("utf-8"))["project"].get("dependencies")
                 lines += [line for line in declared or () if isinstance(line, str)]
             break
     return advice_on_requirements(lines) or advice_on(error)

@@ -98,7 +98,7 @@ class Running(Hooked):
         if env_client is not None and gen_sampling_args is None:
             config = _config_for(env_client, client)
             return await env_client.run_rollout(input, config, model, sampling_args, max_retries, state_columns)
-        (found,) = await Running.run_group(
+        (output,) = await Running.run_group(
             self,
             [input],
             client,
@@ -112,7 +112,7 @@ class Running(Hooked):
             score=score,
             independent_scoring=True,
         )
-        return found
+        return output
 
     async def run_group(
         self,

@@ -302,11 +302,11 @@ def _closure(function: Any) -> dict[str, Any]:
     """The closure variables of a function that are bound already."""
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     cells = getattr(function, "__closure__", None) or ()
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, cell in zip(names, cells, strict=True):
         with contextlib.suppress(ValueError):  # empty
-            found[name] = cell.cell_contents
-    return found
+            values[name] = cell.cell_contents
+    return values
 
 
 def _annotated_text(hint: Any) -> str | None:

@@ -143,11 +143,11 @@ class EvalConfig(StrictModel):
 
     def with_endpoint(self) -> EvalConfig:
         """This config with the model's short name looked up, where it is one. A base URL says that it is none."""
-        found = None if self.base_url is not None else find_endpoint(self.model, self.endpoints)
-        if found is None:
+        entry = None if self.base_url is not None else find_endpoint(self.model, self.endpoints)
+        if entry is None:
             return self
-        urls = ",".join(config.api_base_url for config in found.client.spread())
-        update = {"model": found.model, "base_url": urls, "endpoint": found.client, "short_name": self.model}
+        urls = ",".join(config.api_base_url for config in entry.client.spread())
+        update = {"model": entry.model, "base_url": urls, "endpoint": entry.client, "short_name": self.model}
         return self.model_copy(update=update)
 
     @property

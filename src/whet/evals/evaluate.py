@@ -67,12 +67,12 @@ async def evaluate_environment(
     )
     indices = range(rollouts_per_example)
     limit = rollout_limit(max_concurrent)
-    found: dict[int, list[dict[str, Any]]] = {}
+    rows_by_task: dict[int, list[dict[str, Any]]] = {}
 
     async def attempt(number: int, row: Mapping[str, Any]) -> None:
         states = await recipe.attempt(env, client, row, indices, limit, on_progress)
         several = len(states) > 1  # one rollout has nothing to be compared with
-        found[number] = [
+        rows_by_task[number] = [
             rollout_row(
                 state,
                 group=str(state["example_id"]),
@@ -86,15 +86,15 @@ async def evaluate_environment(
         for number, row in enumerate(rows):
             await driver.begin(attempt(number, row), limit)
         await driver.drain()
-    rows_in_order = [row for number in sorted(found) for row in found[number]]
+    rows_in_order = [row for number in sorted(rows_by_task) for row in rows_by_task[number]]
 
     def scored(name: str, own: list[dict[str, Any]]) -> EvalScore:
         return score_rows(name, sampling, own, rollouts_per_example, env.pass_threshold)
 
     by_member: dict[str, list[dict[str, Any]]] = {name: [] for name in member_names(env)}
     if by_member:
-        for number in sorted(found):
-            by_member[member_of(rows[number])] += found[number]
+        for number in sorted(rows_by_task):
+            by_member[member_of(rows[number])] += rows_by_task[number]
     members = [replace(scored(f"{environment}/{name}", own), rows=[]) for name, own in by_member.items() if own]
     return replace(scored(environment, rows_in_order), members=members)
 

@@ -119,12 +119,12 @@ def check_adapter(path: Path, model: Path) -> None:
 
 def read_adapters(given: list[str]) -> dict[str, Path]:
     """`["mine=runs/lora/adapters/step_80"]` as names and directories."""
-    found: dict[str, Path] = {}
+    adapters: dict[str, Path] = {}
     for text in given:
         name, equals, path = text.partition("=")
         if not equals or not name or not path:
             raise ConfigError(f"--adapter {text}: write it like --adapter mine=runs/lora/adapters/step_80")
-        if name in found:
+        if name in adapters:
             raise ConfigError(f"--adapter {text}: there are two adapters called {name}")
-        found[name] = Path(path)
-    return found
+        adapters[name] = Path(path)
+    return adapters

@@ -45,8 +45,8 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    found, value = parse(sys.stdin.buffer.read(), most)
-    sys.stdout.buffer.write(marshal.dumps((found, value)))
+    outcome, value = parse(sys.stdin.buffer.read(), most)
+    sys.stdout.buffer.write(marshal.dumps((outcome, value)))
     sys.stdout.flush()
     os._exit(0)  # without giving back what was parsed, value by value
 

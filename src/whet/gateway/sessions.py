@@ -72,11 +72,11 @@ def with_reasoning(messages: Messages, state: State) -> Messages:
 
 
 def _reasoning_by_answer(answers: Iterable[Message]) -> dict[Any, list[dict[str, str]]]:
-    found: dict[Any, list[dict[str, str]]] = defaultdict(list)
+    reasoning: dict[Any, list[dict[str, str]]] = defaultdict(list)
     for answer in answers:
         if answer.get("reasoning_content"):
-            found[_key(answer)].append({"reasoning_content": answer["reasoning_content"]})
-    return found
+            reasoning[_key(answer)].append({"reasoning_content": answer["reasoning_content"]})
+    return reasoning
 
 
 def _lacks_reasoning(message: Mapping[str, Any]) -> bool:

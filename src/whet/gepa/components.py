@@ -46,11 +46,11 @@ def seed_candidate(
         label: {name: text for name, text in env.prompt_texts().items() if _kind(name) in kinds}
         for label, env in environments.items()
     }
-    found = joined(texts)
+    texts_by_name = joined(texts)
     for kind in kinds:
-        if not any(_kind(name) == kind for name in found):
+        if not any(_kind(name) == kind for name in texts_by_name):
             raise GepaError(f"no environment has {_WHAT[kind]}; leave {kind} out of the components.")
-    return found
+    return texts_by_name
 
 
 @contextmanager

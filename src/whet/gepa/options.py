@@ -79,8 +79,8 @@ def load_resumed(directory: Path, target: str | None, given: Mapping[str, Any]) 
     location = {"name": directory.name, "runs_directory": str(directory.parent)}
     if target is not None:
         return load_config(target, {**given, **location})
-    found = load_metadata(directory) or {}  # also holds nulls, which TOML has not
-    saved = found.get("config") or read_toml(directory / SEARCH_CONFIG)
+    metadata = load_metadata(directory) or {}  # also holds nulls, which TOML has not
+    saved = metadata.get("config") or read_toml(directory / SEARCH_CONFIG)
     merged = {**_merged(saved, given), **location}
     for name in redacted_keys(merged):
         raise GepaError(

@@ -66,13 +66,13 @@ def lines(outcome: SearchOutcome) -> Iterator[str]:
         yield f"continue with: {outcome.resume}"
 
 
-def in_words(found: Confirmation) -> str:
+def in_words(confirmation: Confirmation) -> str:
     """What the comparison on held-out examples says, and whether it says anything."""
     share = (
-        f"{found.best_mean:.3f} against {found.seed_mean:.3f} on {found.pairs} held-out examples: "
-        f"{found.difference:+.3f}, 95 % interval {found.low:+.3f} to {found.high:+.3f}"
+        f"{confirmation.best_mean:.3f} against {confirmation.seed_mean:.3f} on {confirmation.pairs} held-out examples: "
+        f"{confirmation.difference:+.3f}, 95 % interval {confirmation.low:+.3f} to {confirmation.high:+.3f}"
     )
-    return f"confirmed: {share}" if found.real else f"not confirmed: {share}, so it may be no better at all"
+    return f"confirmed: {share}" if confirmation.real else f"not confirmed: {share}, so it may be no better at all"
 
 
 def _best(outcome: SearchOutcome, best: CandidateRecord) -> str:

@@ -256,11 +256,11 @@ def lineage(records: Sequence[CandidateRecord]) -> list[Node]:
 
 def ancestors(records: Sequence[CandidateRecord], last: CandidateRecord | None) -> set[int]:
     """The numbers of a candidate and of those it came from, first parents."""
-    known, found = by_id(records), set[int]()
-    while last is not None and last.number not in found:
-        found.add(last.number)
+    known, numbers = by_id(records), set[int]()
+    while last is not None and last.number not in numbers:
+        numbers.add(last.number)
         last = known.get(last.parents[0]) if last.parents else None
-    return found
+    return numbers
 
 
 def tree(records: Sequence[CandidateRecord], best: CandidateRecord | None) -> dict[str, Any] | None:
@@ -302,12 +302,12 @@ def _name(record: CandidateRecord) -> str:
 def validated(records: Sequence[CandidateRecord]) -> list[tuple[CandidateRecord, float]]:
     """Every candidate that was called on all validation examples, with its mean there; also those that lost."""
     whole = max((len(one.val_rewards) for one in records), default=0)
-    found = []
+    points = []
     for one in records:
         mean = statistics.fmean(one.val_rewards.values()) if whole and len(one.val_rewards) == whole else one.val_mean
         if mean is not None:
-            found.append((one, mean))
-    return found
+            points.append((one, mean))
+    return points
 
 
 def best_so_far(records: Sequence[CandidateRecord]) -> list[tuple[int, float]]:

@@ -51,7 +51,7 @@ def split_examples(
     Raises `GepaError` where there are too few rows.
     """
     weights = [source.weight for source in sources]
-    found = Splits()
+    splits = Splits()
     shares = zip(sources, shared(num_train, weights), shared(num_val, weights), shared(held_out, weights), strict=True)
     for source, train, val, confirm in shares:
         rows = _shuffled(source.train, f"{seed}/{source.label}/train")
@@ -68,12 +68,12 @@ def split_examples(
                 for row in _shuffled(source.evaluation, f"{seed}/{source.label}/eval")
                 if _task_hash(row) not in known
             ]
-        found.train += _examples(source.label, "train", taken[:train])
-        found.val += _examples(source.label, "val", taken[train:])
-        found.held_out += _examples(source.label, "held_out", rest[:confirm])
+        splits.train += _examples(source.label, "train", taken[:train])
+        splits.val += _examples(source.label, "val", taken[train:])
+        splits.held_out += _examples(source.label, "held_out", rest[:confirm])
         if len(rest) < confirm:
-            _too_few(source, len(rest), confirm, exact, found)
-    return found
+            _too_few(source, len(rest), confirm, exact, splits)
+    return splits
 
 
 def shared(total: int, weights: Sequence[float]) -> list[int]:
@@ -89,13 +89,13 @@ def shared(total: int, weights: Sequence[float]) -> list[int]:
     return parts
 
 
-def _too_few(source: EnvRows, there: int, wanted: int, exact: bool, found: Splits) -> None:
+def _too_few(source: EnvRows, there: int, wanted: int, exact: bool, splits: Splits) -> None:
     if exact or there < min(wanted, FEWEST_HELD_OUT):
         raise GepaError(
             f"environment {source.label} has {there} tasks left to hold out for the final comparison, and {wanted} are "
             "wanted. Give smaller -n and -N, or held_out in [gepa]; 0 leaves the comparison out."
         )
-    found.notes.append(f"{source.label}: the final comparison is on the {there} tasks that can be held out")
+    splits.notes.append(f"{source.label}: the final comparison is on the {there} tasks that can be held out")
 
 
 def _smaller(rows: int, train: int, val: int) -> str:

@@ -58,8 +58,8 @@ def difference(before: str, after: str, context: int = CONTEXT) -> list[DiffLine
 def differences(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, list[DiffLine]]:
     """The difference of each component that differs, by its name."""
     names = dict.fromkeys((*before, *after))
-    found = {name: difference(before.get(name, ""), after.get(name, "")) for name in names}
-    return {name: lines for name, lines in found.items() if lines}
+    diffs = {name: difference(before.get(name, ""), after.get(name, "")) for name in names}
+    return {name: lines for name, lines in diffs.items() if lines}
 
 
 def whole(text: str) -> list[DiffLine]:

@@ -112,9 +112,9 @@ class _Run:
 
     def open(self, directory: Path) -> None:
         """Write results to `directory`, after those that are there already."""
-        found = load_metadata(directory)
-        if found is not None:
-            self._check_continues(directory, found)
+        metadata = load_metadata(directory)
+        if metadata is not None:
+            self._check_continues(directory, metadata)
             rows = load_rows(directory)
             self.offsets = [offset for offset, _ in rows]
             self._add([row for _, row in rows])
@@ -202,15 +202,15 @@ class _Run:
             tools = output.get("tool_defs") or []
             self.tools.setdefault(",".join(sorted(tool["name"] for tool in tools)), tools)
 
-    def _check_continues(self, directory: Path, found: dict[str, Any]) -> None:
+    def _check_continues(self, directory: Path, saved_metadata: dict[str, Any]) -> None:
         now = {"env_id": self.env.env_id, "model": self.model, "rollouts_per_example": self.rollouts_per_example}
         for field, value in now.items():
-            if found.get(field) != value:
+            if saved_metadata.get(field) != value:
                 raise RunError(
-                    f"{directory} holds results with {field} = {found.get(field)!r}, and now it is {value!r}. "
+                    f"{directory} holds results with {field} = {saved_metadata.get(field)!r}, and now it is {value!r}. "
                     "Give a new results_path, or the settings of those results."
                 )
-        saved = found.get("num_examples")
+        saved = saved_metadata.get("num_examples")
         if isinstance(saved, int) and saved > self.num_examples:
             raise RunError(
                 f"{directory} holds results of {saved} examples, and now there are {self.num_examples}. "
@@ -227,7 +227,7 @@ def metadata_of(totals: Totals, tools: Mapping[str, list[Any]], started: float, 
         started: when they began, in seconds since the epoch.
         fields: the fields of `GenerateMetadata` that are settings.
     """
-    found = {
+    metadata = {
         **fields,
         **totals.averages(),
         "date": datetime.now().isoformat(),
@@ -235,7 +235,7 @@ def metadata_of(totals: Totals, tools: Mapping[str, list[Any]], started: float, 
         "version_info": {"whet": __version__},
         "tools": next(iter(tools.values())) or None if len(tools) == 1 else None,
     }
-    return cast(GenerateMetadata, redacted(found))
+    return cast(GenerateMetadata, redacted(metadata))
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:

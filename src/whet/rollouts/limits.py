@@ -34,16 +34,16 @@ class SharedLimit:
         if self.taken < number and not self._line:
             self.taken += 1
             return
-        place = asyncio.get_running_loop().create_future()
-        self._line.append((number, place))
+        turn = asyncio.get_running_loop().create_future()
+        self._line.append((number, turn))
         try:
-            await place
+            await turn
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
+            if turn.done() and not turn.cancelled():
                 self.give_back()  # the permit was granted before the cancellation
             else:
                 with contextlib.suppress(ValueError):  # no longer in the queue
-                    self._line.remove((number, place))
+                    self._line.remove((number, turn))
                 self._serve()
             raise
 
@@ -53,10 +53,10 @@ class SharedLimit:
 
     def _serve(self) -> None:
         while self._line and self.taken < self._line[0][0]:
-            _, place = self._line.popleft()
-            if not place.done():
+            _, turn = self._line.popleft()
+            if not turn.done():
                 self.taken += 1
-                place.set_result(None)
+                turn.set_result(None)
 
 
 class _UpTo:

@@ -51,15 +51,15 @@ class LoopPace:
 
     async def turn(self) -> None:
         """Wait until all earlier rollouts have continued."""
-        place = self._loop.create_future()
-        self._parked.append(place)
+        waiter = self._loop.create_future()
+        self._parked.append(waiter)
         if self._loop_has_turned:  # no running task would look at the line
             self._begin_slice(time.perf_counter())
         try:
-            await place
+            await waiter
         except asyncio.CancelledError:
-            if not place.done():
-                place.cancel()
+            if not waiter.done():
+                waiter.cancel()
             raise
 
     def _begin_slice(self, now: float) -> None:
@@ -78,9 +78,9 @@ class LoopPace:
         # milliseconds: learned from how long the last turn of the loop took.
         self._released = max(1, self._released // 2) if took > SLICE_S else min(MOST_RELEASED, self._released + 4)
         for _ in range(min(self._released, len(self._parked))):
-            place = self._parked.popleft()
-            if not place.done():
-                place.set_result(None)
+            waiter = self._parked.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
         self._begin_slice(now)
 
 

@@ -113,9 +113,9 @@ def _message(chain: Sequence[BaseException]) -> str:
         text = " ".join(str(link).split())[:LONGEST_MESSAGE]
         if text and not any(text in other for other in said):
             said.append(text)
-    place = place_of(chain[0])
+    raised_at = place_of(chain[0])
     text = ": ".join(said) or type(chain[0]).__name__
-    return text if not place or place in text else f"{text} ({place})"
+    return text if not raised_at or raised_at in text else f"{text} ({raised_at})"
 
 
 def error_message(row: Mapping[str, Any]) -> str | None:

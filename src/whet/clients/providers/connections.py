@@ -47,9 +47,9 @@ def transport(http: ModuleType, *, most: int, kept: int) -> Any:
         network_backend=_Network(core.AnyIOBackend(), core.WriteError, contact.made),
         socket_options=_keep_alive(),
     )
-    found = http.AsyncHTTPTransport(verify=False)
-    found._pool = Connections(connection, core, contact, most=most, kept=kept)  # the library takes no pool by name
-    return found
+    pooled = http.AsyncHTTPTransport(verify=False)
+    pooled._pool = Connections(connection, core, contact, most=most, kept=kept)  # the library takes no pool by name
+    return pooled
 
 
 class Connections:
@@ -240,12 +240,12 @@ class FirstContact:
 
 def reason(error: BaseException) -> str:
     """Why a connection could not be opened, in the system's words where it said."""
-    found, link = str(error), error.__cause__ or error.__context__
+    text, link = str(error), error.__cause__ or error.__context__
     while link is not None:
         if isinstance(link, OSError) and link.errno and not isinstance(link, ssl.SSLError):
-            found = os.strerror(link.errno) if link.errno > 0 else str(link.strerror)  # of name resolution, less than 0
+            text = os.strerror(link.errno) if link.errno > 0 else str(link.strerror)  # of name resolution, less than 0
         link = link.__cause__ or link.__context__
-    return found or "no connection was made in time"
+    return text or "no connection was made in time"
 
 
 class GivenUp(BaseException):

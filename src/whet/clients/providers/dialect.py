@@ -68,14 +68,14 @@ class Dialect:
 
 def _named(refusal: str, request: Mapping[str, Any]) -> str | None:
     """The field of the request that a refusal names first; of two that exclude each other, the second."""
-    found: list[tuple[int, str]] = []
+    positions: list[tuple[int, str]] = []
     for name in set(_names(request)) - _NEEDED:
         word = rf"(?:{re.escape(name)}|{re.escape(re.sub('_([a-z])', lambda letter: letter[1].upper(), name))})"
         # A plain word has to be marked as a name: "stop" and "user" are words of any sentence.
         marked = word if "_" in name else rf"(?<=[\"'`.\[]){word}|{word}(?=[\"'`\]:])"
-        if place := re.search(rf"(?<!\w)(?:{marked})(?!\w)", refusal):
-            found.append((place.start(), name))
-    names = [name for _, name in sorted(found)]
+        if match := re.search(rf"(?<!\w)(?:{marked})(?!\w)", refusal):
+            positions.append((match.start(), name))
+    names = [name for _, name in sorted(positions)]
     return names[-1 if re.search(r"cannot both|only one of|together", refusal) else 0] if names else None
 
 
@@ -142,8 +142,8 @@ def _images_as_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if images and message["role"] != "tool":
             written.append({"role": "user", "content": images})
             images = []
-        if message["role"] == "tool" and (found := [part for part in _parts(message) if part.get("type") != "text"]):
-            images = [*images, *found]
+        if message["role"] == "tool" and (others := [part for part in _parts(message) if part.get("type") != "text"]):
+            images = [*images, *others]
             message = {**message, "content": content_text(message["content"]) or "The result is in the next message."}
         written.append(message)
     return written[:-1]

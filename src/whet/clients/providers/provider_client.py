@@ -189,7 +189,7 @@ def connect(package: ModuleType, make: Callable[..., Any], config: Any) -> Any:
     http = http_library(package)
     most, kept = config.max_connections, config.max_keepalive_connections
     limits = http.Limits(max_connections=most, max_keepalive_connections=kept)
-    found = transport(http, most=most, kept=kept)
+    pooled = transport(http, most=most, kept=kept)
 
     async def look(response: Any) -> None:
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -202,7 +202,7 @@ def connect(package: ModuleType, make: Callable[..., Any], config: Any) -> Any:
         max_retries=config.max_retries,
         default_headers=config.extra_headers or None,
         http_client=package.DefaultAsyncHttpxClient(
-            limits=limits, event_hooks={"response": [look]}, **({} if found is None else {"transport": found})
+            limits=limits, event_hooks={"response": [look]}, **({} if pooled is None else {"transport": pooled})
         ),
     )
 

@@ -77,8 +77,8 @@ def failure(package: Any, error: Any, base_url: str, advice: str) -> Exception |
         ours.refusal = text
     if isinstance(ours, WrittenError):
         quoted = [value for key, value in _pairs(body) if key == "failed_generation"]
-        found = _WRITTEN.search(text)
-        ours.text = str(next(filter(None, [*quoted, *(found.groups() if found else ())]), ""))
+        match = _WRITTEN.search(text)
+        ours.text = str(next(filter(None, [*quoted, *(match.groups() if match else ())]), ""))
     return ours
 
 
@@ -297,8 +297,8 @@ def is_overflow(text: str) -> bool:
 def room_in(text: str, requested: int) -> ContextRoom | None:
     """The numbers in a refusal of a request for `requested` tokens; None where `max_tokens` is not what is refused."""
     for wording in _ROOM:
-        if found := wording.search(text):
-            texts = {name: text for name, text in found.groupdict().items() if text is not None}
+        if match := wording.search(text):
+            texts = {name: text for name, text in match.groupdict().items() if text is not None}
             at_least = texts.pop("least", None) is not None
             number = {name: int(re.sub(r"\D", "", text)) for name, text in texts.items()}
             most = number["above"] - 1 if "above" in number else number.get("most")

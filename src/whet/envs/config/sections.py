@@ -58,12 +58,12 @@ def with_files(args: Mapping[str, Any], folder: Path, where: str) -> dict[str, A
 
     Raises `ConfigError`, beginning with `where`, for a file that cannot be read or has no texts.
     """
-    found = dict(args)
+    values = dict(args)
     for name in (SYSTEM_PROMPT, COMPONENTS):
-        value = found.get(name)
+        value = values.get(name)
         if isinstance(value, Mapping) and set(value) == {"file"} and isinstance(value["file"], str):
-            found[name] = _read_texts(folder / Path(value["file"]).expanduser(), name, where)
-    return found
+            values[name] = _read_texts(folder / Path(value["file"]).expanduser(), name, where)
+    return values
 
 
 def _read_texts(path: Path, name: str, where: str) -> Any:

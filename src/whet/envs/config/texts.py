@@ -78,10 +78,10 @@ class Worded:
         given = self._reworded or Wording()
         own = "\n\n".join(self._own_system_prompt())
         system_prompt = own if given.system_prompt is None else given.system_prompt
-        found = {SYSTEM_PROMPT: system_prompt} if system_prompt or given.system_prompt is not None else {}
+        texts = {SYSTEM_PROMPT: system_prompt} if system_prompt or given.system_prompt is not None else {}
         for tool in given.described(self.tool_defs or ()):
-            found[f"{TOOL}{tool['name']}"] = tool["description"]
-        return found | {name: rubric.judge_prompt for name, rubric in self._find_judges().items()}
+            texts[f"{TOOL}{tool['name']}"] = tool["description"]
+        return texts | {name: rubric.judge_prompt for name, rubric in self._find_judges().items()}
 
     def reword(self, texts: Mapping[str, str]) -> None:
         """Replace its texts permanently; other names stay.
@@ -150,8 +150,8 @@ class Worded:
                 yield row["prompt"]
 
     def _find_judges(self) -> dict[str, JudgeRubric]:
-        found = [rubric for rubric in _flat(self.rubric) if isinstance(rubric, JudgeRubric)]
-        return {JUDGE if not number else f"{JUDGE}:{number + 1}": rubric for number, rubric in enumerate(found)}
+        rubrics = [rubric for rubric in _flat(self.rubric) if isinstance(rubric, JudgeRubric)]
+        return {JUDGE if not number else f"{JUDGE}:{number + 1}": rubric for number, rubric in enumerate(rubrics)}
 
 
 def wording_of(env: Worded) -> Wording | None:
@@ -171,12 +171,12 @@ def opening(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def joined(texts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """The texts of several environments: `system_prompt@reverse-text`, or `system_prompt` if all that have it agree."""
-    found: dict[str, dict[str, str]] = {}
+    labelled: dict[str, dict[str, str]] = {}
     for label, own in texts.items():
         for name, text in own.items():
-            found.setdefault(name, {})[label] = text
+            labelled.setdefault(name, {})[label] = text
     result: dict[str, str] = {}
-    for name, by_label in found.items():
+    for name, by_label in labelled.items():
         if len(set(by_label.values())) == 1:
             result[name] = next(iter(by_label.values()))
         else:

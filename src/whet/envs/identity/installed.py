@@ -61,10 +61,10 @@ class InstalledPackage:
             if file.hash is None or file.suffix == ".pyc":
                 continue
             try:
-                found = hashlib.new(file.hash.mode, Path(str(file.locate())).read_bytes()).digest()
+                digest = hashlib.new(file.hash.mode, Path(str(file.locate())).read_bytes()).digest()
             except (OSError, ValueError):
                 return str(file)
-            if base64.urlsafe_b64encode(found).rstrip(b"=").decode() != file.hash.value:
+            if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
                 return str(file)
         return None
 
@@ -85,16 +85,16 @@ def installed_package(name: str) -> InstalledPackage | None:
 def _origin(distribution: metadata.Distribution, name: str, version: str) -> dict[str, Any]:
     """The fields that `direct_url.json` has; none where it is missing or not readable."""
     try:
-        found = json.loads(distribution.read_text("direct_url.json") or "")
-        url = str(found["url"])
-        archive, repository = found.get("archive_info") or {}, found.get("vcs_info") or {}
+        record = json.loads(distribution.read_text("direct_url.json") or "")
+        url = str(record["url"])
+        archive, repository = record.get("archive_info") or {}, record.get("vcs_info") or {}
         hashes = archive.get("hashes") or dict([str(archive.get("hash", "")).partition("=")[::2]])
         fields: dict[str, Any] = {
             "url": url,
             "wheel": hashes.get("sha256"),
             "commit": repository.get("commit_id"),
-            "subdirectory": found.get("subdirectory"),
-            "editable": bool((found.get("dir_info") or {}).get("editable")),
+            "subdirectory": record.get("subdirectory"),
+            "editable": bool((record.get("dir_info") or {}).get("editable")),
         }
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
@@ -110,47 +110,49 @@ def verify(wanted: EnvironmentId, module_file: Path | None) -> InstalledPackage:
 
     Raises `EnvironmentLoadError` with what is installed instead, and the command that installs the one that is named.
     """
-    found = installed_package(wanted.name)
-    problem = _problem(wanted, found, module_file)
-    if found is None or problem is not None:
+    installed = installed_package(wanted.name)
+    problem = _problem(wanted, installed, module_file)
+    if installed is None or problem is not None:
         raise EnvironmentLoadError(
             f"environment '{wanted.text}': {problem}. Install it with: whet env install '{wanted.text}'."
         )
-    return found
+    return installed
 
 
-def _problem(wanted: EnvironmentId, found: InstalledPackage | None, module_file: Path | None) -> str | None:
-    if found is None:
+def _problem(wanted: EnvironmentId, installed: InstalledPackage | None, module_file: Path | None) -> str | None:
+    if installed is None:
         there = f"; {module_file}, a module of that name, is of no package" if module_file is not None else ""
         return f"no package {wanted.name} is installed{there}"
-    if not _fits(wanted, found):
-        return f"installed is {found.source}"
+    if not _fits(wanted, installed):
+        return f"installed is {installed.source}"
     if module_file is None:
-        return f"installed is {found.source}, and it has no module {wanted.module}"
-    if found.editable:
+        return f"installed is {installed.source}, and it has no module {wanted.module}"
+    if installed.editable:
         return None
-    if not found.holds(module_file):
-        return f"{module_file} would be imported, which is no file of the installed {found.source}"
-    if (wanted.owner or wanted.url) and (changed := found.changed_file()) is not None:
-        return f"{changed} was changed since {found.source} was installed"
+    if not installed.holds(module_file):
+        return f"{module_file} would be imported, which is no file of the installed {installed.source}"
+    if (wanted.owner or wanted.url) and (changed := installed.changed_file()) is not None:
+        return f"{changed} was changed since {installed.source} was installed"
     return None
 
 
-def _fits(wanted: EnvironmentId, found: InstalledPackage) -> bool:
+def _fits(wanted: EnvironmentId, installed: InstalledPackage) -> bool:
     from packaging.version import Version
 
     if wanted.git:
-        return (found.commit, found.subdirectory) == (wanted.hash, wanted.subdirectory) and _same(wanted, found)
+        return (installed.commit, installed.subdirectory) == (wanted.hash, wanted.subdirectory) and _same(
+            wanted, installed
+        )
     if wanted.url is not None:
-        return found.wheel == wanted.hash
-    if wanted.owner is not None and found.owner != wanted.owner:
+        return installed.wheel == wanted.hash
+    if wanted.owner is not None and installed.owner != wanted.owner:
         return False
-    return wanted.version is None or Version(wanted.version) == Version(found.version)
+    return wanted.version is None or Version(wanted.version) == Version(installed.version)
 
 
-def _same(wanted: EnvironmentId, found: InstalledPackage) -> bool:
+def _same(wanted: EnvironmentId, installed: InstalledPackage) -> bool:
     """Whether both are of one repository; a user's name in the URL and a final `.git` do not count."""
     one, other = (
-        re.sub(r"://[^/@]*@", "://", str(url)).rstrip("/").removesuffix(".git") for url in (wanted.url, found.url)
+        re.sub(r"://[^/@]*@", "://", str(url)).rstrip("/").removesuffix(".git") for url in (wanted.url, installed.url)
     )
     return one == other

@@ -73,26 +73,26 @@ def identify(environment: str) -> EnvironmentIdentity:
 
 def digest_of_files(path: Path) -> str:
     """A short digest of a file, or of all files in a folder with their names; caches are left out."""
-    found, left = hashlib.sha256(), MOST_BYTES
+    digest, left = hashlib.sha256(), MOST_BYTES
     for name, file in _files(path):
         size = file.stat().st_size
-        found.update(f"{name}\0{size}\0".encode(errors="surrogateescape"))
+        digest.update(f"{name}\0{size}\0".encode(errors="surrogateescape"))
         if left <= 0:
             continue
         with file.open("rb") as content:
-            found.update(content.read(WHOLE_BYTES))
+            digest.update(content.read(WHOLE_BYTES))
             if size > WHOLE_BYTES:
                 content.seek(-WHOLE_BYTES, os.SEEK_END)
-                found.update(content.read())
+                digest.update(content.read())
         left -= min(size, 2 * WHOLE_BYTES)
-    return found.hexdigest()[:16]
+    return digest.hexdigest()[:16]
 
 
 def _files(path: Path) -> Sequence[tuple[str, Path]]:
     if path.is_file():
         return [(path.name, path)]
-    found = []
+    paths = []
     for folder, folders, names in os.walk(path):
         folders[:] = [name for name in folders if name not in LEFT_OUT]
-        found += [Path(folder, name) for name in names if not name.endswith((".pyc", ".pyo"))]
-    return sorted((str(file.relative_to(path)), file) for file in found if file.is_file())
+        paths += [Path(folder, name) for name in names if not name.endswith((".pyc", ".pyo"))]
+    return sorted((str(file.relative_to(path)), file) for file in paths if file.is_file())

@@ -28,9 +28,9 @@ def to_be_shown(programs: Sequence[str]) -> dict[str, str]:
     shown = {}
     for program in programs:
         if shutil.which(program, path=":".join(_SHOWN)) is None:
-            found = shutil.which(program)
-            if found is not None:
-                shown[f"{INSIDE}/{program}"] = str(Path(found).resolve())
+            executable = shutil.which(program)
+            if executable is not None:
+                shown[f"{INSIDE}/{program}"] = str(Path(executable).resolve())
     return shown
 
 

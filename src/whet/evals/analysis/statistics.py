@@ -97,8 +97,8 @@ class Percentiles:
 
 def percentiles(values: Iterable[float]) -> Percentiles | None:
     """Percentiles with linear interpolation between neighbours, as NumPy's; None where there is no value."""
-    found = list(values)
-    if len(found) < 2:
-        return Percentiles(found[0], found[0], found[0]) if found else None
-    cuts = statistics.quantiles(found, n=100, method="inclusive")
+    numbers = list(values)
+    if len(numbers) < 2:
+        return Percentiles(numbers[0], numbers[0], numbers[0]) if numbers else None
+    cuts = statistics.quantiles(numbers, n=100, method="inclusive")
     return Percentiles(cuts[49], cuts[89], cuts[98])

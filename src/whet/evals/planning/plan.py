@@ -75,18 +75,18 @@ def _defaults(entries: Sequence[Entry], elsewhere: bool) -> list[Layer]:
 
     With `elsewhere` one that is missing has none.
     """
-    found: list[Layer] = []
+    layers: list[Layer] = []
     missing: dict[str, None] = {}
     for entry in entries:
         try:
-            found.append(canonical(eval_defaults(entry.layer["environment"]), "environment"))
+            layers.append(canonical(eval_defaults(entry.layer["environment"]), "environment"))
         except EnvironmentLoadError as error:
             where = "" if entry.source == COMMAND_LINE else f"{entry.source}: "
             missing[f"{where}{error}"] = None
-            found.append({})
+            layers.append({})
     if missing and not elsewhere:
         raise EnvironmentLoadError("\n".join(missing))
-    return found
+    return layers
 
 
 def _check_sweeps(entries: Sequence[Entry], command_line: Layer) -> None:
@@ -98,12 +98,12 @@ def _check_sweeps(entries: Sequence[Entry], command_line: Layer) -> None:
 
 def _check_duplicates(configs: Sequence[EvalConfig], entries: Sequence[Entry]) -> None:
     """Two evaluations that differ in nothing would be one paid for twice."""
-    for place, config in enumerate(configs):
-        for earlier, other in enumerate(configs[:place]):
+    for index, config in enumerate(configs):
+        for earlier, other in enumerate(configs[:index]):
             if config.model_copy(update={"varied": other.varied}) == other:
                 raise ConfigError(
-                    f"{entries[place].source}: {config.environment} with {config.model} is the same evaluation as "
-                    f"{_where(entries, earlier, place)}; leave one out."
+                    f"{entries[index].source}: {config.environment} with {config.model} is the same evaluation as "
+                    f"{_where(entries, earlier, index)}; leave one out."
                 )
 
 
@@ -137,15 +137,15 @@ def _resumed(configs: Sequence[EvalConfig], resumes: Sequence[Resume], note: Cal
     new: a session that was interrupted had not begun all of them.
     """
     newest = find_to_resume([config for config, resume in zip(configs, resumes, strict=True) if resume is True])
-    found: list[EvalConfig] = []
+    resumed: list[EvalConfig] = []
     for config, resume in zip(configs, resumes, strict=True):
         directory = newest.pop(0) if resume is True else _directory(resume) if resume else None
         if resume is True and directory is not None:
             note(f"resuming {directory}")
         elif resume is True:
             note(f"nothing to resume for {_name(config)}: it starts from the beginning")
-        found.append(config if directory is None else config.model_copy(update={"resume": directory}))
-    return found
+        resumed.append(config if directory is None else config.model_copy(update={"resume": directory}))
+    return resumed
 
 
 def _directory(resume: str | Path) -> Path:

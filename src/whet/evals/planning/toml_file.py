@@ -119,29 +119,29 @@ def dimensions(sweep: Mapping[str, Any], fixed: Layer, source: str) -> list[Dime
     Raises `ConfigError`, beginning with `source`, for a sweep of nothing, for values that are no list, empty or
     repeated, and for a key that `fixed`, the rest of the ablation, sets too.
     """
-    found: list[Dimension] = []
+    swept: list[Dimension] = []
     for key, values in sweep.items():
         name = option_name(key, source)
         if name in NEVER_SWEPT:
             raise ConfigError(f"{source}: '{key}' cannot be swept.")
         if name not in TABLES:
-            found.append(Dimension(None, name, _values(key, values, source)))
+            swept.append(Dimension(None, name, _values(key, values, source)))
             continue
         if not isinstance(values, Mapping):
             raise ConfigError(f"{source}: '{key}' should be a table of lists, [ablation.sweep.{key}].")
         for inner, listed in values.items():
             option = name == "sampling" and inner in IN_SAMPLING
-            found.append(Dimension(None if option else name, inner, _values(f"{key}.{inner}", listed, source)))
-    if not found:
+            swept.append(Dimension(None if option else name, inner, _values(f"{key}.{inner}", listed, source)))
+    if not swept:
         raise ConfigError(f"{source} is empty: give it lists of values, such as temperature = [0.0, 1.0].")
     seen: set[str] = set()
-    for dimension in found:
+    for dimension in swept:
         if dimension.name in seen:
             raise ConfigError(f"{source}: '{dimension.name}' is swept twice; give it once.")
         if sets(fixed, dimension.name):
             raise ConfigError(f"{source}: '{dimension.name}' is swept and set in the same ablation; leave one out.")
         seen.add(dimension.name)
-    return found
+    return swept
 
 
 def expand(
@@ -165,7 +165,7 @@ def _values(key: str, values: Any, source: str) -> list[Any]:
         raise ConfigError(f"{source}: '{key}' should be a list of values (got {values!r}).")
     if not values:
         raise ConfigError(f"{source}: '{key}' is an empty list; give it at least one value.")
-    for place, value in enumerate(values):
-        if any(type(value) is type(other) and value == other for other in values[:place]):
+    for index, value in enumerate(values):
+        if any(type(value) is type(other) and value == other for other in values[:index]):
             raise ConfigError(f"{source}: '{key}' has {value!r} twice; give each value once.")
     return values

@@ -177,11 +177,11 @@ class Evaluation:
 
     def _again(self) -> set[int]:
         """The rollouts to run; of a group that is scored together all, if one is missing or failed."""
-        found = {number for number in range(self.rollouts) if not self._spots.is_done(number)}
+        missing = {number for number in range(self.rollouts) if not self._spots.is_done(number)}
         if not self.together:
-            return found
-        groups = {number // self.attempts for number in found}
-        return {group * self.attempts + place for group in groups for place in range(self.attempts)}
+            return missing
+        groups = {number // self.attempts for number in missing}
+        return {group * self.attempts + attempt for group in groups for attempt in range(self.attempts)}
 
     def kept_rows(self) -> Iterator[RolloutOutput]:
         """The rows that are there already and stay, counted for the summary, in the order of tasks."""
@@ -200,8 +200,8 @@ class Evaluation:
         again = sorted(self._again())
         if not self.together:
             for number in again:
-                task, place = divmod(number, self.attempts)
-                yield RolloutJob(self.number, task, (place,))
+                task, attempt = divmod(number, self.attempts)
+                yield RolloutJob(self.number, task, (attempt,))
             return
         for task in dict.fromkeys(number // self.attempts for number in again):
             yield RolloutJob(self.number, task, tuple(range(self.attempts)))

@@ -41,13 +41,13 @@ def identity_of(config: EvalConfig, env: Environment, sampling: Mapping[str, Any
 def environment_source(environment: str) -> dict[str, Any]:
     """Version, owner, wheel and commit of the environment's package, and a digest of its files; None for what it does
     not have."""
-    found = identify(environment)
+    identity = identify(environment)
     return {
-        "environment_version": found.version,
-        "environment_source": found.content,
-        "environment_owner": found.owner,
-        "environment_wheel": found.wheel,
-        "environment_commit": found.commit,
+        "environment_version": identity.version,
+        "environment_source": identity.content,
+        "environment_owner": identity.owner,
+        "environment_wheel": identity.wheel,
+        "environment_commit": identity.commit,
     }
 
 
@@ -59,8 +59,8 @@ def model_files(model: str) -> str | None:
 
 def digest_of_tasks(rows: Iterable[Mapping[str, Any]]) -> str:
     """A short digest of tasks: prompts and answers."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for row in rows:
         known = [row.get(key) for key in ("example_id", "prompt", "answer", "info")]
-        found.update(json.dumps(known, sort_keys=True, default=str).encode() + b"\n")
-    return found.hexdigest()[:16]
+        digest.update(json.dumps(known, sort_keys=True, default=str).encode() + b"\n")
+    return digest.hexdigest()[:16]

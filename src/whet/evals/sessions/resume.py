@@ -61,19 +61,19 @@ def check_continues(
 
     Raises `RunError` naming each difference with its old and its new value.
     """
-    found = load_metadata(directory) if directory.is_dir() else None
-    if found is None:
+    metadata = load_metadata(directory) if directory.is_dir() else None
+    if metadata is None:
         raise RunError(f"--resume: {directory} is no evaluation: there is no {METADATA} in it.")
-    if not isinstance(found.get(IDENTITY), dict):
+    if not isinstance(metadata.get(IDENTITY), dict):
         raise RunError(
             f"--resume: {directory} does not say enough of what was run; it was not written by this `whet eval run`. "
             "Begin a new evaluation."
         )
-    lines = difference_lines(found[IDENTITY], identity)
-    examples, attempts = int(found["num_examples"]), int(found["rollouts_per_example"])
+    lines = difference_lines(metadata[IDENTITY], identity)
+    examples, attempts = int(metadata["num_examples"]), int(metadata["rollouts_per_example"])
     if len(rows) < examples:
         lines.append(f"num_examples (-n): was {examples}, is {len(rows)}, and may only grow")
-    elif digest_of_tasks(rows[:examples]) != found.get(TASKS):
+    elif digest_of_tasks(rows[:examples]) != metadata.get(TASKS):
         lines.append(f"tasks: the first {examples} are not those that were attempted")
     if rollouts_per_example < attempts:
         lines.append(f"rollouts_per_example (-r): was {attempts}, is {rollouts_per_example}, and may only grow")
@@ -82,7 +82,7 @@ def check_continues(
         f"--resume: {directory} is another evaluation than the one to run now:",
         "Give the settings it had, or begin a new evaluation without --resume.",
     )
-    return found
+    return metadata
 
 
 def find_rows(directory: Path, example_ids: Sequence[Any], rollouts_per_example: int, *, together: bool) -> Spots:
@@ -136,10 +136,13 @@ def find_to_resume(configs: Sequence[EvalConfig]) -> list[Path | None]:
     Raises `RunError` where none of them has any.
     """
     stored = [_stored(config) for config in configs]
-    own = [[one for one in found if _is_of(config, one[1])] for config, found in zip(configs, stored, strict=True)]
+    own = [
+        [one for one in candidates if _is_of(config, one[1])]
+        for config, candidates in zip(configs, stored, strict=True)
+    ]
     if len(configs) > 1 or any(own):
         stored = own
-    newest = [max(found, key=_date)[0] if found else None for found in stored]
+    newest = [max(candidates, key=_date)[0] if candidates else None for candidates in stored]
     if configs and not any(newest):
         first = configs[0]
         others = f" and {len(configs) - 1} more" if len(configs) > 1 else ""
@@ -152,12 +155,12 @@ def find_to_resume(configs: Sequence[EvalConfig]) -> list[Path | None]:
 
 def _stored(config: EvalConfig) -> list[tuple[Path, dict[str, Any]]]:
     folder = results_directory(config).parent
-    found = []
+    evaluations = []
     for file in folder.glob(f"*/{METADATA}"):
         metadata = load_metadata(file.parent)
         if metadata is not None:
-            found.append((file.parent, metadata))
-    return found
+            evaluations.append((file.parent, metadata))
+    return evaluations
 
 
 def _is_of(config: EvalConfig, metadata: dict[str, Any]) -> bool:

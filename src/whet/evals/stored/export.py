@@ -319,8 +319,8 @@ def _last_text(messages: Any, role: str) -> str | None:
     """The last message of a role, as text."""
     if isinstance(messages, str):
         return _text(messages)
-    found = [one for one in listed(messages) if isinstance(one, Mapping) and one.get("role") == role]
-    return _text(readable_text(found[-1].get("content"))) if found else None
+    matching = [one for one in listed(messages) if isinstance(one, Mapping) and one.get("role") == role]
+    return _text(readable_text(matching[-1].get("content"))) if matching else None
 
 
 def _messages(value: Any) -> list[dict[str, Any]] | None:

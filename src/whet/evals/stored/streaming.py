@@ -93,10 +93,10 @@ def _numbers(row: Mapping[str, Any], name: str, where: str) -> dict[str, float]:
     """The numbers of an object by name, without those that are null; none where the row has no such object."""
     if row.get(name) is None:
         return {}
-    found = {}
+    numbers = {}
     for key, value in _mapping(row, name, where).items():
         if value is not None:
             if not isinstance(value, int | float):
                 raise RunError(f"{where}: {key!r:.60} of {name} is {value!r:.60}, not a number.")
-            found[key] = value
-    return found
+            numbers[key] = value
+    return numbers

@@ -178,21 +178,21 @@ def _native(message: MessageParam, where: str) -> list[dict[str, Any]]:
     thinking: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
     for index, block in enumerate(message.content):
-        place, kind = f"{where}.content.{index}", block.get("type")
+        path, kind = f"{where}.content.{index}", block.get("type")
         if kind == "text":
-            parts.append({"type": "text", "text": string_in(block, "text", place)})
+            parts.append({"type": "text", "text": string_in(block, "text", path)})
         elif kind == "image" and message.role == "user":
-            parts.append(_image(block, place))
+            parts.append(_image(block, path))
         elif kind == "tool_use" and message.role == "assistant":
             arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
-            calls.append(ToolCall(string_in(block, "id", place), string_in(block, "name", place), arguments))
+            calls.append(ToolCall(string_in(block, "id", path), string_in(block, "name", path), arguments))
         elif kind in ("thinking", "redacted_thinking") and message.role == "assistant":
             thinking.append(block)
         elif kind == "tool_result" and message.role == "user":
-            content = _text(block.get("content") or "", f"{place}.content")
-            results.append({"role": "tool", "tool_call_id": string_in(block, "tool_use_id", place), "content": content})
+            content = _text(block.get("content") or "", f"{path}.content")
+            results.append({"role": "tool", "tool_call_id": string_in(block, "tool_use_id", path), "content": content})
         else:
-            raise RequestError(f"{place}: a {message.role} message cannot hold a block of type {kind!r}", param=place)
+            raise RequestError(f"{path}: a {message.role} message cannot hold a block of type {kind!r}", param=path)
     if message.role == "user":
         return [*results, {"role": "user", "content": content_of(parts)}] if parts else results
     reasoning = "".join(str(block.get("thinking") or "") for block in thinking)
@@ -211,10 +211,10 @@ def _text(content: str | list[Any], where: str) -> str:
         return content
     texts = []
     for index, block in enumerate(content if isinstance(content, list) else [content]):
-        place = f"{where}.{index}"
+        path = f"{where}.{index}"
         if not isinstance(block, dict) or block.get("type") != "text":
-            raise RequestError(f"{place}: only text is possible here", param=place)
-        texts.append(string_in(block, "text", place))
+            raise RequestError(f"{path}: only text is possible here", param=path)
+        texts.append(string_in(block, "text", path))
     return "\n".join(texts)
 
 

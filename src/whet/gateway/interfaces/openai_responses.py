@@ -118,15 +118,15 @@ def _content(content: Any, where: str) -> Any:
         raise RequestError(f"{where} should be a string or an array", param=where)
     parts: list[dict[str, Any]] = []
     for index, part in enumerate(content):
-        place, kind = f"{where}.{index}", part.get("type") if isinstance(part, dict) else None
+        path, kind = f"{where}.{index}", part.get("type") if isinstance(part, dict) else None
         if kind in ("input_text", "output_text", "text"):
-            parts.append({"type": "text", "text": string_in(part, "text", place)})
+            parts.append({"type": "text", "text": string_in(part, "text", path)})
         elif kind == "refusal":
-            parts.append({"type": "text", "text": string_in(part, "refusal", place)})
+            parts.append({"type": "text", "text": string_in(part, "refusal", path)})
         elif kind == "input_image":
-            parts.append({"type": "image_url", "image_url": {"url": string_in(part, "image_url", place)}})
+            parts.append({"type": "image_url", "image_url": {"url": string_in(part, "image_url", path)}})
         else:
-            raise RequestError(f"{place}: a part of type {kind!r} is not possible here", param=place)
+            raise RequestError(f"{path}: a part of type {kind!r} is not possible here", param=path)
     return content_of(parts)
 
 
@@ -218,10 +218,12 @@ class _ResponseEvents:
     def _whole_call(self, call: ToolCall) -> str:
         number = sum(item["type"] == "function_call" for item in self._items)
         item = _call(f"fc_{self._name}_{number}", call, "completed")
-        place = {"item_id": item["id"], "output_index": len(self._items)}
+        position = {"item_id": item["id"], "output_index": len(self._items)}
         said = self._added({**item, "status": "in_progress", "arguments": ""})
-        said += self._send("response.function_call_arguments.delta", **place, delta=call.arguments)
-        said += self._send("response.function_call_arguments.done", **place, name=call.name, arguments=call.arguments)
+        said += self._send("response.function_call_arguments.delta", **position, delta=call.arguments)
+        said += self._send(
+            "response.function_call_arguments.done", **position, name=call.name, arguments=call.arguments
+        )
         return said + self._done(item)
 
     @property

@@ -59,9 +59,9 @@ class SearchDirectory(OwnedDirectory):
         if not resume:
             self.check_new()
             return
-        found = self._load()
-        lines = difference_lines(found.get(IDENTITY) or {}, json.loads(json_line(identity)))
-        before = found.get(MAX_CALLS)
+        metadata = self._load()
+        lines = difference_lines(metadata.get(IDENTITY) or {}, json.loads(json_line(identity)))
+        before = metadata.get(MAX_CALLS)
         if isinstance(before, int) and max_calls < before:
             lines.append(f"{MAX_CALLS}: was {before}, is {max_calls}, and may only grow")
         refuse(
@@ -110,10 +110,10 @@ class SearchDirectory(OwnedDirectory):
             write_whole(self.path / name, KNOWN.text(text))
 
     def _load(self) -> dict[str, Any]:
-        found = load_metadata(self.path)
-        if found is None:
+        metadata = load_metadata(self.path)
+        if metadata is None:
             raise GepaError(f"--resume {self.path}: this is no run of whet gepa; {METADATA} is missing in it.")
-        return found
+        return metadata
 
 
 def _plain(value: Any) -> Any:

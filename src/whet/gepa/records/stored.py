@@ -62,26 +62,26 @@ class StoredSearch(StoredRun):
     @property
     def evaluate(self) -> list[str]:
         """The commands that evaluate the best prompt, one for each environment."""
-        found = self.status.get("evaluate")
-        return [str(command) for command in found] if isinstance(found, list) else []
+        commands = self.status.get("evaluate")
+        return [str(command) for command in commands] if isinstance(commands, list) else []
 
     @property
     def spent(self) -> int:
         """Calls that count against the budget."""
-        found = self.status.get("spent")
-        known = int(found) if isinstance(found, int | float) else 0
+        saved = self.status.get("spent")
+        known = int(saved) if isinstance(saved, int | float) else 0
         return max([known, *(record.calls_after for record in self.candidates)])
 
     @property
     def max_calls(self) -> int | None:
-        found = self.plan.max_calls if self.plan else self.config.get("max_calls")
-        return int(found) if isinstance(found, int | float) else None
+        limit = self.plan.max_calls if self.plan else self.config.get("max_calls")
+        return int(limit) if isinstance(limit, int | float) else None
 
     @property
     def cost(self) -> float | None:
         """Dollars, rollouts and reflection together; None where no price is known."""
-        found = self.status.get("cost")
-        return float(found) if isinstance(found, int | float) else None
+        dollars = self.status.get("cost")
+        return float(dollars) if isinstance(dollars, int | float) else None
 
     @property
     def seed(self) -> CandidateRecord | None:
@@ -119,8 +119,8 @@ def find_searches(folder: Path = RUNS) -> list[StoredSearch]:
     Raises `RunError` where there is no such folder.
     """
     check_folder(folder, "whet gepa")
-    found = [_read_as_far_as_possible(path) for path in folder.iterdir() if is_search(path)]
-    return sorted(found, key=lambda one: one.date, reverse=True)
+    searches = [_read_as_far_as_possible(path) for path in folder.iterdir() if is_search(path)]
+    return sorted(searches, key=lambda one: one.date, reverse=True)
 
 
 def is_search(directory: Path) -> bool:
@@ -144,20 +144,20 @@ def _read(directory: Path) -> StoredSearch:
 
 def _read_as_far_as_possible(directory: Path) -> StoredSearch:
     def read() -> StoredSearch:
-        found = _read(directory)
-        _ = found.environments, found.spent, found.max_calls, found.cost  # what the list says of it
-        return found
+        search = _read(directory)
+        _ = search.environments, search.spent, search.max_calls, search.cost  # what the list says of it
+        return search
 
     return as_far_as_possible(directory, read, lambda why: StoredSearch(directory, {}, {}, "unknown", (), fault=why))
 
 
 def _part(kind: type[T], metadata: Mapping[str, Any], name: str, directory: Path) -> T | None:
     """A dataclass in `metadata.json`; None where it is not there. Raises `RunError` where it is something else."""
-    found = metadata.get(name)
-    if found is None:
+    value = metadata.get(name)
+    if value is None:
         return None
     try:
-        return TypeAdapter(kind).validate_python(found)
+        return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, (name, *first["loc"])))
@@ -168,25 +168,25 @@ def _part(kind: type[T], metadata: Mapping[str, Any], name: str, directory: Path
 
 def headline(search: StoredSearch) -> tuple[str, str, Sureness]:
     """A verdict, what it means, and how good it is."""
-    best, seed, found = search.best, search.seed, search.confirmation
+    best, seed, confirmation = search.best, search.seed, search.confirmation
     if best is None or seed is None:
         return "Nothing is known yet:", "the seed prompt has not been validated.", "unsure"
     if best is seed and search.state != "finished":
         return "Not ended:", "so far no proposal was shown to be better than the seed prompt.", "unsure"
     if best is seed:
         return "The seed prompt stays:", "no proposal was shown to be better.", "unsure"
-    if found is None:
+    if confirmation is None:
         return "Not confirmed:", f"candidate {best.number} was better on the examples it was chosen by.", "unsure"
-    if found.real:
+    if confirmation.real:
         return f"Candidate {best.number} is better than the seed", "on examples that the search has never seen.", "good"
-    if found.high < 0:
+    if confirmation.high < 0:
         return f"Candidate {best.number} is worse than the seed", "on examples that the search has never seen.", "bad"
     return "This is not a difference:", "on examples that the search has never seen, it could be chance.", "unsure"
 
 
 def confirmation_words(search: StoredSearch) -> Iterator[str]:
     """What was measured, a sentence each."""
-    best, seed, found = search.best, search.seed, search.confirmation
+    best, seed, confirmation = search.best, search.seed, search.confirmation
     if best is None or seed is None:
         return
     if best is not seed:
@@ -194,20 +194,20 @@ def confirmation_words(search: StoredSearch) -> Iterator[str]:
             f"Validation: candidate {best.number} {number(best.val_mean)}, the seed {number(seed.val_mean)}. "
             "The winner owes part of this to having been chosen by it."
         )
-    if found is not None:
-        yield held_out(found)
+    if confirmation is not None:
+        yield held_out(confirmation)
 
 
-def held_out(found: Confirmation) -> str:
+def held_out(result: Confirmation) -> str:
     """The confirmation as a sentence."""
     what = (
-        f"Held-out: over {found.pairs:,} examples the best prompt earned {number(found.best_mean)} and the seed "
-        f"{number(found.seed_mean)}: a difference of {found.difference:+.3f}, "
-        f"95 % interval {found.low:+.3f} to {found.high:+.3f}"
+        f"Held-out: over {result.pairs:,} examples the best prompt earned {number(result.best_mean)} and the seed "
+        f"{number(result.seed_mean)}: a difference of {result.difference:+.3f}, "
+        f"95 % interval {result.low:+.3f} to {result.high:+.3f}"
     )
-    if found.real:
+    if result.real:
         return f"{what}, which is above 0."
-    if found.high < 0:
+    if result.high < 0:
         return f"{what}, which is below 0."
     return f"{what}, which includes 0: this is not a difference."
 

@@ -33,7 +33,7 @@ def print_heads(searches: Sequence[StoredSearch], console: Console) -> None:
 
 def head(search: StoredSearch) -> dict[str, Any]:
     """A search as a record for programs."""
-    best, seed, found = search.best, search.seed, search.confirmation
+    best, seed, confirmation = search.best, search.seed, search.confirmation
     return {
         "name": search.name,
         "directory": str(search.directory),
@@ -51,7 +51,7 @@ def head(search: StoredSearch) -> dict[str, Any]:
         "best": best.number if best else None,
         "best_validation": best.val_mean if best else None,
         "seed_validation": seed.val_mean if seed else None,
-        "confirmation": dataclasses.asdict(found) if found else None,
+        "confirmation": dataclasses.asdict(confirmation) if confirmation else None,
         "resume": search.resume,
         "fault": search.fault,
     }
@@ -60,7 +60,7 @@ def head(search: StoredSearch) -> dict[str, Any]:
 def _head_cells(search: StoredSearch) -> dict[str, str]:
     best, seed = search.best, search.seed
     most = f"/{search.max_calls}" if search.max_calls is not None else ""
-    found = search.confirmation
+    confirmation = search.confirmation
     return {
         "date": search.date[:16].replace("T", " "),
         "name": safe_text(search.name, NAME),
@@ -72,7 +72,9 @@ def _head_cells(search: StoredSearch) -> dict[str, str]:
         "accepted": str(search.count("accepted")),
         "seed": number(seed.val_mean) if seed else "",
         "best": number(best.val_mean) if best else "",
-        "held-out": f"{found.difference:+.3f} ({found.low:+.3f} to {found.high:+.3f})" if found else "",
+        "held-out": f"{confirmation.difference:+.3f} ({confirmation.low:+.3f} to {confirmation.high:+.3f})"
+        if confirmation
+        else "",
     }
 
 
@@ -121,11 +123,11 @@ def print_candidate(search: StoredSearch, one: CandidateRecord, console: Console
     print_fact("candidate", f"{one.number}, {one.verdict}: {safe_text(one.reason)}", console)
     print_fact("", "; ".join(tested(one)), console)
     if parent is None:
-        found = {name: whole(text) for name, text in one.texts.items()}
+        lines_by_name = {name: whole(text) for name, text in one.texts.items()}
     else:
         print_fact("", f"against candidate {parent.number}, which it was made from:", console)
-        found = differences(parent.texts, one.texts)
-    for name, lines in found.items():
+        lines_by_name = differences(parent.texts, one.texts)
+    for name, lines in lines_by_name.items():
         if len(one.texts) > 1:
             console.print(Text(safe_text(name), "bold"))
         for line in lines:

@@ -291,12 +291,12 @@ def placeholders_of(text: str) -> frozenset[str]:
 
 def _check_placeholders(text: str, wanted: frozenset[str]) -> None:
     try:
-        found = placeholders_of(text)
+        present = placeholders_of(text)
     except ValueError as error:
         raise Unusable(f"its braces cannot be read ({error}); literal ones have to be doubled") from None
-    if lost := sorted(wanted - found):
+    if lost := sorted(wanted - present):
         raise Unusable(f"it has lost {_named(lost)}")
-    if strange := sorted(found - wanted):
+    if strange := sorted(present - wanted):
         raise Unusable(f"it has {_named(strange)}, which nothing fills in; literal braces have to be doubled")
 
 

@@ -87,7 +87,7 @@ class JobQueue:
         for queue in (self._alone, self._jobs):
             for job in self._first_of_each_source(queue):
                 rooms = [(self._room(job, child), -child.number, child) for child in children if child.ready]
-                room, _, child = max(rooms, default=(0, 0, None), key=lambda found: found[:2])
+                room, _, child = max(rooms, default=(0, 0, None), key=lambda room: room[:2])
                 if room > 0 and child is not None:
                     queue.remove(job)
                     return job, child

@@ -59,38 +59,38 @@ class AwaitedJobs:
         assert job.whole
         assert job not in self._jobs, "one job at a time has this name"
         states: asyncio.Future[list[State]] = asyncio.get_running_loop().create_future()
-        found = self._jobs[job] = _Awaited(limit, states, len(job.indices))
-        found.take_permits()
+        awaited = self._jobs[job] = _Awaited(limit, states, len(job.indices))
+        awaited.take_permits()
         return states
 
     def given(self, job: RolloutJob, enter: Enter) -> None:
         """The job was sent to a worker; `enter` sends the worker each of its permits."""
-        if (found := self._jobs.get(job)) is not None:
-            found.enter = enter
-            for _ in range(found.early):
+        if (awaited := self._jobs.get(job)) is not None:
+            awaited.enter = enter
+            for _ in range(awaited.early):
                 enter()
 
     def freed(self, job: RolloutJob) -> None:
         """One of its rollouts needs its permit no longer."""
-        if (found := self._jobs.get(job)) is not None:
-            found.left.release()
+        if (awaited := self._jobs.get(job)) is not None:
+            awaited.left.release()
 
     def lost(self, job: RolloutJob) -> None:
         """Its worker has died; its rollouts begin again."""
-        if (found := self._jobs.get(job)) is not None:
-            found.let_go()
-            found.take_permits()
+        if (awaited := self._jobs.get(job)) is not None:
+            awaited.let_go()
+            awaited.take_permits()
 
     def done(self, job: RolloutJob, states: list[State]) -> None:
-        found = self._jobs.get(job)
-        if found is not None and not found.states.done():
-            found.states.set_result(states)
+        awaited = self._jobs.get(job)
+        if awaited is not None and not awaited.states.done():
+            awaited.states.set_result(states)
 
     def fail(self, error: BaseException) -> None:
         """No job will be done any more."""
-        for found in self._jobs.values():
-            if not found.states.done():
-                found.states.set_exception(error)
+        for awaited in self._jobs.values():
+            if not awaited.states.done():
+                awaited.states.set_exception(error)
 
     def end(self, job: RolloutJob) -> None:
         """Its caller has what it gets: permits that are still held are free."""

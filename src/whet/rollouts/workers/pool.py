@@ -208,8 +208,8 @@ class WorkerPool:
 
     def _give_out(self) -> None:
         """Give jobs to workers while one has room for the first of them."""
-        while not self._closing and (found := self._queue.next(list(self._children.values()))) is not None:
-            job, child = found
+        while not self._closing and (assigned := self._queue.next(list(self._children.values()))) is not None:
+            job, child = assigned
             row, number = self._sources[job.source].tasks[job.task], next(self._numbers)
             try:
                 child.give(number, job, row)
@@ -340,10 +340,10 @@ class WorkerPool:
         self._idle_deaths = 0
         self._awaited.done(job, states)
 
-    def _done(self, job: RolloutJob, found: Sequence[Finished]) -> None:
+    def _done(self, job: RolloutJob, rollouts: Sequence[Finished]) -> None:
         self._queue.done(job)
         self._idle_deaths = 0
-        self._sink.rollouts(job, found)
+        self._sink.rollouts(job, rollouts)
 
     # Deaths of workers
 
@@ -370,8 +370,8 @@ class WorkerPool:
                 self._awaited.done(job, states)
             else:
                 output = self._recipes[job.source].output
-                found = zip(job.indices, states, strict=True)
-                self._done(job, [Finished.of(index, output(state)) for index, state in found])
+                failed = zip(job.indices, states, strict=True)
+                self._done(job, [Finished.of(index, output(state)) for index, state in failed])
         self._give_out()
 
     def _error_state(self, job: RolloutJob, index: int, child: Child) -> State:

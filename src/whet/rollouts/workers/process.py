@@ -250,7 +250,7 @@ class _Worker:
             states = await job.attempt(recipe, env, client, row, self._permits[number])
             lines = [state_line(state, answers) for state in states]
             return {"kind": "states", "job": number, "indices": job.indices}, b"".join(lines)
-        found = await run_job(
+        finished = await run_job(
             job,
             env,
             client,
@@ -259,8 +259,8 @@ class _Worker:
             self._limits[source],
             on_rollout=lambda _: self._channel.send({"kind": "freed", "job": number}),
         )
-        head = {"kind": "rows", "job": number, "indices": [one.index for one in found]}
-        return head, b"".join(one.line for one in found)
+        head = {"kind": "rows", "job": number, "indices": [one.index for one in finished]}
+        return head, b"".join(one.line for one in finished)
 
     def _report_spending(self) -> None:
         """What models have cost here since the last report, for the session's budget."""

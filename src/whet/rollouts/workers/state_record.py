@@ -43,8 +43,8 @@ class Answers:
 
     def find(self, response: Any) -> tuple[int, dict[str, list[Any]]] | None:
         """The number of an answer, and its tokens as they arrived; None for what is no answer to this job."""
-        found = self._answers.get(id(response))
-        return None if found is None else (found[0], found[2])
+        entry = self._answers.get(id(response))
+        return None if entry is None else (entry[0], entry[2])
 
 
 def state_line(state: State, answers: Answers) -> bytes:
@@ -107,13 +107,13 @@ class _StateWriter:
             for name in ("prompt", "completion")
             if name in step
         }
-        found = self._answers.find(step.get("response"))
-        if found is not None:
-            parts["answer"] = str(found[0])
+        recorded = self._answers.find(step.get("response"))
+        if recorded is not None:
+            parts["answer"] = str(recorded[0])
         elif isinstance(step.get("response"), Mapping):
             parts["response"] = json.dumps(step["response"], default=_plain_or_text)
         if "tokens" in step:
-            parts["tokens"] = _tokens(step["tokens"], {} if found is None else found[1])
+            parts["tokens"] = _tokens(step["tokens"], {} if recorded is None else recorded[1])
         parts["fields"] = _encoded({key: value for key, value in step.items() if key not in _STEP_NOT_WRITTEN})
         return _object(parts)
 
