@@ -32,7 +32,7 @@ from whet.rl.cluster.head_watch import end_with_head, head_is_gone, wait_for_los
 from whet.rl.cluster.node_engine import PLACED_WITHIN_S, actor_line
 from whet.rl.cluster.shipped_modules import ModuleSource, import_from
 from whet.rl.cluster.weight_store import sees
-from whet.rl.learner.ranks.rank_group import RankBody, RankResponse, Standing, as_raised
+from whet.rl.learner.ranks.rank_group import RankBody, RankGroup, RankResponse, Standing, as_raised
 from whet.rl.supervision.child_log import Deliver
 
 LOOK_S = 0.5
@@ -54,7 +54,7 @@ class _ActorRank:
     ended: str | None = None
 
 
-class RayRankGroup:
+class RayRankGroup(RankGroup):
     """See `RankGroup`."""
 
     def __init__(
@@ -74,12 +74,11 @@ class RayRankGroup:
             shared: an existing directory that all ranks have to see.
             sources: modules of this machine that ranks import, as `local_sources` has them.
         """
-        self.size = len(devices)
-        self._model, self._devices, self._actor_options, self._shared = model, tuple(devices), actor_options, shared
+        super().__init__(devices)
+        self._model, self._actor_options, self._shared = model, actor_options, shared
         self._sources = sources
         self._ranks: list[_ActorRank] = []
         self._starts = 0
-        self._answers: queue.SimpleQueue[RankResponse] = queue.SimpleQueue()
 
     @property
     def pids(self) -> list[int]:
@@ -133,12 +132,6 @@ class RayRankGroup:
         sent = tuple(one.absolute() if isinstance(one, Path) else one for one in arguments)
         self._expect(there, rank, there.actor.call.remote(verb, sent))
 
-    def receive(self, timeout_s: float) -> RankResponse | None:
-        try:
-            return self._answers.get(timeout=timeout_s)
-        except queue.Empty:
-            return None
-
     def standing(self) -> list[Standing]:
         now = time.monotonic()
         return [
@@ -160,9 +153,6 @@ class RayRankGroup:
         for rank in ranks:
             rank.ended = rank.ended or "was ended by the run"
         self._kill_actors([rank.actor for rank in ranks])
-
-    def close(self) -> None:
-        self.kill()
 
     @contextmanager
     def forwarded_to(self, deliver: Deliver) -> Iterator[None]:

@@ -26,7 +26,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-from whet.rl.learner.ranks.rank_group import RankBody, RankResponse, Standing
+from whet.rl.learner.ranks.rank_group import RankBody, RankGroup, RankResponse, Standing
 from whet.rl.supervision.child_log import ChildLog, ChildLogs, Deliver, tell_parent
 from whet.system.children import began, follow_parent, how_it_ended, is_suspended, kill, process_context
 
@@ -57,15 +57,14 @@ class _Rank:
     threads: list[threading.Thread] = field(default_factory=list)
 
 
-class LocalRankGroup:
+class LocalRankGroup(RankGroup):
     """See `RankGroup`."""
 
     def __init__(self, devices: Sequence[str], directory: Path) -> None:
         """A rank for each of `devices` (`cpu`, `cuda:1`); `directory` is private to the run."""
-        self.size = len(devices)
-        self._devices, self._directory = tuple(devices), directory
+        super().__init__(devices)
+        self._directory = directory
         self._ranks: list[_Rank] = []
-        self._answers: queue.SimpleQueue[RankResponse] = queue.SimpleQueue()
         self._logs = ChildLogs()
         self._starts = 0
 
@@ -96,12 +95,6 @@ class LocalRankGroup:
         there.threads = [thread for thread in there.threads if thread.is_alive()]
         self._in_thread(there, deliver, "calls")
 
-    def receive(self, timeout_s: float) -> RankResponse | None:
-        try:
-            return self._answers.get(timeout=timeout_s)
-        except queue.Empty:
-            return None
-
     def standing(self) -> list[Standing]:
         return [self._standing(number, rank) for number, rank in enumerate(self._ranks)]
 
@@ -117,9 +110,6 @@ class LocalRankGroup:
             rank.answers.close()
             self._logs.close(rank.log)
         self._meeting_point().unlink(missing_ok=True)
-
-    def close(self) -> None:
-        self.kill()
 
     def forwarded_to(self, deliver: Deliver) -> AbstractContextManager[None]:
         return self._logs.forwarded_to(deliver)

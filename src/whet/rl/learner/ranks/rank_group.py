@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import logging
 import pickle
+import queue
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ from functools import reduce
 from itertools import pairwise
 from operator import add
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,10 +107,14 @@ class Standing:
         return f"{'the learner' if self.alone else f'rank {self.rank}'} ({self.device}, {self.process})"
 
 
-class RankGroup(Protocol):
-    size: int
-    """How many ranks."""
+class RankGroup(ABC):
+    def __init__(self, devices: Sequence[str]) -> None:
+        """A rank for each of `devices`, none of which is started."""
+        self.size = len(devices)
+        self._devices = tuple(devices)
+        self._answers: queue.SimpleQueue[RankResponse] = queue.SimpleQueue()
 
+    @abstractmethod
     def start(self, model: Path, options: Mapping[str, Any]) -> None:
         """Start every rank; returns before they have answered `MAKE`.
 
@@ -116,21 +122,30 @@ class RankGroup(Protocol):
         alone makes `make_learner(model, **options)`. Only where none runs: before the first time, and after `kill`.
         """
 
+    @abstractmethod
     def send(self, rank: int, verb: str, arguments: tuple[Any, ...]) -> None:
         """Begin a call of a rank's learner. Never waits for the rank."""
 
     def receive(self, timeout_s: float) -> RankResponse | None:
         """The next answer of any rank; None where none came in time."""
+        try:
+            return self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
 
+    @abstractmethod
     def standing(self) -> list[Standing]:
         """Of all ranks, in their order. Never waits for one of them."""
 
+    @abstractmethod
     def kill(self) -> None:
         """End all ranks, whatever they do, and forget what they were about to answer. Returns when they have ended."""
 
     def close(self) -> None:
         """End all ranks for good, and leave nothing of them."""
+        self.kill()
 
+    @abstractmethod
     def forwarded_to(self, deliver: Deliver) -> AbstractContextManager[None]:
         """What ranks log and warn of is given to `deliver` until the block ends; of ranks started again, too."""
 
