@@ -24,11 +24,10 @@ import torch
 from whet.errors import ModelError, ModelLoadError
 from whet.inference.architecture import Architecture
 from whet.inference.decoding.adapter_rows import AdapterRows, adapters_of_steps
-from whet.inference.decoding.cache import KVCache
+from whet.inference.decoding.cache import BatchRows, KVCache
 from whet.inference.decoding.followers import Followers, OnDrawn
 from whet.inference.decoding.parts import WholeModel, engine_parts, free_all, give_back, read_whole
 from whet.inference.decoding.prefill import Prefill
-from whet.inference.decoding.rows import BatchRows
 from whet.inference.decoding.sampling import draw, note_kept
 from whet.inference.decoding.scheduler import LoadedAdapter, SampleJob, Scheduler, Settle, columns_read, let_others_run
 from whet.inference.limits import EngineLimits, EngineStats, device_memory

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import EndpointDownError
-from whet.inference.continuation import SampleLostError
 from whet.inference.model_names import resolve_model
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WrappedEngine
+from whet.inference.requests import SampleLostError
 from whet.inference.vllm.members import ServerOptions, VllmMember
 from whet.rl.supervision.engine_process import EngineProcess
 

@@ -12,11 +12,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from whet.errors import EndpointDownError
-from whet.inference.continuation import SampleLostError
 from whet.inference.pool.engine_pool import EnginePool
 from whet.inference.pool.health import RestartPolicy
 from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
-from whet.inference.requests import check_adapter
+from whet.inference.requests import SampleLostError, check_adapter
 
 SLEPT_BYTES = 1000
 STOPPED = "it was stopped"

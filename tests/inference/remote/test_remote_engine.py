@@ -17,10 +17,10 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from whet.errors import EndpointDownError, ModelError, ModelLoadError, OverlongPromptError
 from whet.inference.architecture import read_architecture
-from whet.inference.continuation import SampleLostError
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.protocol import SampleRequest, SamplingParams, VersionRun, WeightUpdate
 from whet.inference.remote.remote_engine import EngineServer, RemoteEngine
+from whet.inference.requests import SampleLostError
 from whet.inference.weights.model_weights import packed_tensors, read_checkpoint
 from whet.inference.weights.packed_file import write_packed
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from whet.inference.decoding.adapter_rows import AdapterRows
+from whet.inference.decoding.cache import BatchRows
 from whet.inference.decoding.decoder import Decoder
-from whet.inference.decoding.rows import BatchRows
 from whet.inference.decoding.scheduler import Admission, LoadedAdapter, Scheduler, columns_held
 from whet.inference.limits import EngineStats
 

@@ -25,12 +25,11 @@ from whet.errors import (
     RequestRefusedError,
     WhetError,
 )
-from whet.inference.continuation import SampleLostError, completed, joined, remaining
 from whet.inference.pool.health import MemberReport, RestartPolicy, hopeless_text, pool_metrics, waiting_text
 from whet.inference.pool.member import FAILURES, KeptMember, PoolMember, is_refusal
 from whet.inference.pool.placement import EngineAffinity, LatestWeights
 from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate
-from whet.inference.requests import check_adapter
+from whet.inference.requests import SampleLostError, check_adapter, completed, joined, remaining
 
 _log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.errors import EndpointDownError, Error, WhetError
-from whet.inference.continuation import SampleLostError, joined
 from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate
+from whet.inference.requests import SampleLostError, joined
 from whet.system.channel import READ_AHEAD, Channel, error_from_words, error_to_words
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 The work is done by the `renderers` package. `renderer_choice.py` chooses a renderer, and this file holds it to whet's
 promise: **a prompt that continues a conversation begins with exactly the ids of the earlier prompt and what was sampled
 after it.** Sampled text is never tokenised again, whatever the model wrote, also where a template would drop earlier
-thinking. An unknown template is continued where what it writes after an answer can be proved (`unknown_templates.py`).
-Tools that a template ignores are written by whet (`written_tools.py`).
+thinking. An unknown template is continued where what it writes after an answer can be proved.
+Tools that a template ignores are written by whet (`reading.py`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,21 @@ from jinja2 import TemplateError
 from renderers import DefaultRendererConfig, Renderer, create_renderer
 
 from whet.errors import RequestRefusedError
-from whet.inference.rendering.reading import AnswerFormat
-from whet.inference.rendering.renderer_choice import choose_renderer, thinking_option, with_marker_cache
+from whet.inference.rendering.reading import (
+    CALL_MARKERS,
+    AnswerFormat,
+    as_text,
+    ignores_tools,
+    takes_system,
+    with_tools,
+)
+from whet.inference.rendering.renderer_choice import (
+    choose_renderer,
+    text_after_answer,
+    thinking_option,
+    with_marker_cache,
+)
 from whet.inference.rendering.streaming import AnswerReader, Futures
-from whet.inference.rendering.unknown_templates import text_after_answer
-from whet.inference.rendering.written_tools import CALL_MARKERS, as_text, ignores_tools, takes_system, with_tools
 from whet.messages import whole_characters
 from whet.types import AssistantMessage, Messages, Tool
 

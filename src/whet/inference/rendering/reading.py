@@ -4,19 +4,35 @@
   was cut off; an answer that arrives token by token could then not be shown before its end.
 * No text is lost: where the package forgets what came before a marker out of place, it stays, and
   the marker is text like any other. Calls that cannot be read stay in the content, as the model wrote them.
+
+Tools under a chat template that has no place for them: whet writes them, as text, in the form of Hermes and Qwen.
+
+Many templates ignore `tools`: they render the same text with tools and without, and a model never reads of them. There
+
+* the tools are in the system message (in the first user message where the template has no system message), one JSON
+  signature a line between `<tools>` and `</tools>`;
+* a call is `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` in the text of an assistant message;
+* results are a user message, each between `<tool_response>` and `</tool_response>`.
+
+The markers are plain text, so calls are read from the text of an answer, not from its ids.
+
+A format that `renderers` knows may have calls and results of its own and still ignore tools (DeepSeek V3): of such a
+one only the tools are written as text.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jinja2 import TemplateError
 from renderers import Renderer, ToolCallParseStatus
 
-from whet.inference.rendering.written_tools import read_calls
+from whet.messages import content_text
 from whet.types import AssistantMessage, ToolCall
 
 _FORGETS = {"gemma4": "<|channel>", "inkling": "<|content_thinking|>", "llama-3": "<|end_header_id|>"}
@@ -35,7 +51,7 @@ class Reading:
 class AnswerFormat:
     """One format's way to read answers. `decode` gives the text of ids, `stops` are the ids that end an answer.
 
-    With `calls_in_text` calls are read from the content (`written_tools.py`): the format itself has none.
+    With `calls_in_text` calls are read from the content: the format itself has none.
     """
 
     def __init__(
@@ -118,3 +134,121 @@ def _goes_on(before: Reading, after: Reading) -> bool:
         str(after.message.content).startswith(str(before.message.content))
         and (after.message.tool_calls or [])[: len(calls)] == calls
     )
+
+
+CALL_MARKERS = ("<tool_call>", "</tool_call>")
+_CALL_BEGINS, _CALL_ENDS = re.compile(r"<tool_call>\s*"), re.compile(r"\s*</tool_call>")
+_DECODER = json.JSONDecoder()
+PROBE_TOOL: Any = {
+    "type": "function",
+    "function": {"name": "f", "description": "d", "parameters": {"type": "object"}},
+}
+_SYSTEM: dict[str, Any] = {"role": "system", "content": "whet-system-marker"}
+_USER: dict[str, Any] = {"role": "user", "content": "u"}
+_INTRODUCTION = "You can use tools. The signature of each is a line of JSON between <tools> and </tools>:"
+_HOW_TO_CALL = """To call a tool, write its name and its arguments as JSON between <tool_call> and </tool_call>:
+<tool_call>
+{"name": "name of the tool", "arguments": {"name of an argument": "its value"}}
+</tool_call>"""
+_REFUSALS = (TemplateError, ValueError, TypeError, LookupError, AttributeError)
+"""What a format raises for a conversation that it does not take."""
+
+
+def ignores_tools(package: Renderer) -> bool:
+    """Whether a chat format renders the same ids with tools and without."""
+    compared = False
+    for messages in ([_SYSTEM, _USER], [_USER]):
+        try:
+            plain = list(package.render_ids(messages, add_generation_prompt=True))
+            with_tool = list(package.render_ids(messages, tools=[PROBE_TOOL], add_generation_prompt=True))
+        except _REFUSALS:
+            continue
+        if plain != with_tool:
+            return False
+        compared = True
+    return compared
+
+
+def takes_system(package: Renderer, tokenizer: Any) -> bool:
+    """Whether the text of a system message is in what the format renders."""
+    try:
+        ids = list(package.render_ids([_SYSTEM, _USER], add_generation_prompt=True))
+    except _REFUSALS:
+        return False
+    return str(_SYSTEM["content"]) in str(tokenizer.decode(ids, skip_special_tokens=False))
+
+
+def with_tools(
+    messages: Sequence[Mapping[str, Any]], tools: Any, *, in_system: bool, calls_as_text: bool
+) -> list[dict[str, Any]]:
+    """A conversation with its tools as text. Without `calls_as_text` the format itself writes calls and results."""
+    written = as_text(messages) if calls_as_text else [dict(message) for message in messages]
+    if not tools:
+        return written
+    lines = (json.dumps(tool, ensure_ascii=False) for tool in tools)
+    how = ["", _HOW_TO_CALL] if calls_as_text else []
+    text = "\n".join([_INTRODUCTION, "<tools>", *lines, "</tools>", *how])
+    role = "system" if in_system else "user"
+    number = 0 if in_system else next((i for i, message in enumerate(written) if message["role"] == role), 0)
+    if number >= len(written) or written[number]["role"] != role:
+        return [{"role": role, "content": text}, *written]
+    said = content_text(written[number]["content"])
+    parts = [said, text] if in_system else [text, said]
+    written[number] = {**written[number], "content": "\n\n".join(part for part in parts if part)}
+    return written
+
+
+def as_text(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Calls as text of the messages that made them; results, those in a row together, as a user message."""
+    written: list[dict[str, Any]] = []
+    earlier = ""
+    for message in messages:
+        plain = {key: value for key, value in message.items() if key != "tool_calls"}
+        if calls := message.get("tool_calls"):
+            said = content_text(message.get("content")).strip()
+            plain["content"] = "\n".join([*([said] if said else []), *map(_call_text, calls)])
+        if message["role"] == "tool":
+            result = f"<tool_response>\n{content_text(message.get('content'))}\n</tool_response>"
+            if earlier == "tool":
+                written[-1]["content"] += f"\n{result}"
+            else:
+                written.append({"role": "user", "content": result})
+        else:
+            written.append(plain)
+        earlier = message["role"]
+    return written
+
+
+def _call_text(call: Mapping[str, Any]) -> str:
+    name, arguments = call["function"]["name"], call["function"]["arguments"]
+    with contextlib.suppress(TypeError, ValueError, RecursionError):  # what is no JSON is written as a string
+        arguments = json.loads(arguments)
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
+
+
+def read_calls(text: str) -> tuple[str, list[tuple[str, Any]], int]:
+    """Text without the calls that can be read, these as (name, arguments), and how many calls were begun.
+
+    A call ends where its JSON does, so a marker inside one of its texts ends none.
+    """
+    calls: list[tuple[str, Any]] = []
+    kept: list[str] = []
+    begun = at = 0
+    while (start := text.find(CALL_MARKERS[0], at)) >= 0:
+        begun += 1
+        kept.append(text[at:start])
+        match = _CALL_BEGINS.match(text, start)
+        at = match.end() if match else start
+        try:
+            call, at = _DECODER.raw_decode(text, at)
+            call = json.loads(call) if isinstance(call, str) else call  # encoded twice
+        except (ValueError, RecursionError):
+            call = None
+        ends = _CALL_ENDS.match(text, at)
+        if ends and isinstance(call, dict) and isinstance(call.get("name"), str) and call["name"]:
+            calls.append((call["name"], call.get("arguments")))
+            at = ends.end()
+        else:
+            at = start + len(CALL_MARKERS[0])
+            kept.append(CALL_MARKERS[0])
+    return "".join([*kept, text[at:]]), calls, begun

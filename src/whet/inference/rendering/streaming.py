@@ -18,8 +18,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from whet.clients.client import Delta
-from whet.inference.rendering.reading import AnswerFormat, Reading
-from whet.inference.rendering.written_tools import CALL_MARKERS
+from whet.inference.rendering.reading import CALL_MARKERS, AnswerFormat, Reading
 from whet.inference.stops import cut_at_stop
 from whet.types import AssistantMessage
 

@@ -34,10 +34,9 @@ from whet.errors import (
     RequestRefusedError,
     TrainingError,
 )
-from whet.inference.continuation import SampleLostError, joined, remaining
 from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
 from whet.inference.remote.http_connection import EngineHttpResponse, HttpPool
-from whet.inference.requests import check_adapter, check_params
+from whet.inference.requests import SampleLostError, check_adapter, check_params, joined, remaining
 from whet.inference.vllm.completions import (
     CompletionPiece,
     DrawnStream,

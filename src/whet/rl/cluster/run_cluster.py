@@ -21,9 +21,8 @@ from whet.errors import ConfigError
 from whet.inference.loading import ModelFiles
 from whet.inference.pool.engine_pool import EnginePool
 from whet.inference.pool.health import RestartPolicy
-from whet.rl.cluster.engine_host import HostedEngine
 from whet.rl.cluster.head_watch import HeadWatch, head_is_gone, head_watched
-from whet.rl.cluster.node_engine import PLACED_WITHIN_S, ClusterMember
+from whet.rl.cluster.node_engine import PLACED_WITHIN_S, ClusterMember, HostedEngine
 from whet.rl.cluster.nodes import LOCAL, RANK, ClusterBundle, apart, bundles
 from whet.rl.cluster.ray_ranks import RayRankGroup
 from whet.rl.cluster.remote_worker import RemoteWorker

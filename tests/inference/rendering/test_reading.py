@@ -11,8 +11,8 @@ import pytest
 from tests.inference.weights import gguf_files
 
 from whet.inference.rendering.chat_renderer import ChatRenderer
+from whet.inference.rendering.reading import read_calls
 from whet.inference.rendering.writing import answer_ids
-from whet.inference.rendering.written_tools import read_calls
 from whet.types import AssistantMessage, Messages, SystemMessage, Tool, ToolCall, ToolMessage, UserMessage
 
 TOOL = Tool("calculate", "Evaluate.", {"type": "object", "properties": {"expression": {"type": "string"}}})

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.inference.continuation import completed, joined, remaining
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams, VersionRun
+from whet.inference.requests import completed, joined, remaining
 from whet.inference.token_sets import TokenSets
 
 REQUEST = SampleRequest([1, 2, 3], SamplingParams(max_tokens=8, seed=5), group_key="g", rollout_key="r", adapter="a")
