@@ -74,7 +74,7 @@ def _migrated(url: str) -> Any:
 
     found = Database(url)
     migrate(found)
-    migrate(found, schema=SERVICE_SCHEMA)
+    migrate(found, SERVICE_SCHEMA)
     return found
 
 

@@ -64,7 +64,7 @@ def open_service(
     Raises `ConfigError` where another API has it, or where it cannot be used.
     """
     with open_hub(data, database, storage, upstream) as (hub, token):
-        migrate(hub.database, schema=SERVICE_SCHEMA)
+        migrate(hub.database, SERVICE_SCHEMA)
         (data / "runs").mkdir(mode=0o711, exist_ok=True)
         untrusted.distrust(data / "runs")
         blobs = FileStore(str(data / "blobs"))

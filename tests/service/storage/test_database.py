@@ -21,17 +21,31 @@ from whet.hub.storage.tables import Base
 from whet.service.storage.tables import SERVICE_SCHEMA, VERSION_TABLE, ServiceBase, joined_database
 
 
-def test_migrations_go_up_down_and_up_and_make_the_tables_of_the_code(database: Database) -> None:
-    for _ in range(2):
-        with database.engine.connect() as connection:
-            context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-            found = compare_metadata(context, [Base.metadata, ServiceBase.metadata])
-            assert [one for one in found if getattr(one[1], "name", "") != "alembic_version"] == []
-        migrate(database, "base", SERVICE_SCHEMA)
-        with database.engine.connect() as connection:
-            assert set(inspect(connection).get_table_names()).isdisjoint(ServiceBase.metadata.tables)
-            assert set(inspect(connection).get_table_names()) >= set(Base.metadata.tables)
-        migrate(database, schema=SERVICE_SCHEMA)
+def _differences(database: Database) -> list[Any]:
+    with database.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        differences = compare_metadata(context, [Base.metadata, ServiceBase.metadata])
+    return [one for one in differences if getattr(one[1], "name", "") != "alembic_version"]
+
+
+def test_new_database_has_the_tables_of_the_code(database: Database) -> None:
+    migrate(database, SERVICE_SCHEMA)
+    assert _differences(database) == []
+
+
+def test_database_of_the_first_revision_is_migrated_to_the_tables_of_the_code(
+    tmp_path: Path, database_url: str | None
+) -> None:
+    database = Database(database_url or f"sqlite:///{tmp_path / 'old.sqlite'}")
+    migrate(database)
+    tables = Path(__file__).with_name("revision_0001.sql").read_text(encoding="utf-8")
+    with database.engine.begin() as connection:
+        for statement in filter(None, tables.split(";\n")):
+            connection.exec_driver_sql(statement.replace("BLOB", "BYTEA") if database_url is not None else statement)
+        assert "tokens" not in [column["name"] for column in inspect(connection).get_columns("quotas")]
+    migrate(database, SERVICE_SCHEMA)
+    assert _differences(database) == []
+    database.close()
 
 
 def test_time_is_that_of_the_database(database: Database) -> None:
@@ -52,7 +66,7 @@ def test_parts_join_only_a_database_that_has_a_service(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'hub.sqlite'}")
     migrate(database)
     assert "has no service. Start its API first" in refusal()
-    migrate(database, schema=SERVICE_SCHEMA)
+    migrate(database, SERVICE_SCHEMA)
     with joined_database(tmp_path) as joined, joined.read() as session:
         assert database_now(session) > 0
     database.close()

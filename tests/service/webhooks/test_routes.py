@@ -37,7 +37,7 @@ def running() -> Any:
 def team(tmp_path: Path) -> Iterator[Any]:
     """A hub with the routes of webhooks, an organisation with a user of each role, and one user apart from it."""
     with open_hub(tmp_path / "hub") as (hub, token):
-        migrate(hub.database, schema=SERVICE_SCHEMA)
+        migrate(hub.database, SERVICE_SCHEMA)
         found = running()(hub, token)
         found.app.include_router(webhooks.router, prefix="/api/v1")
         for user in ("ann", "max", "mel", "vic", "eve"):

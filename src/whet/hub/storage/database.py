@@ -144,7 +144,7 @@ class Schema:
     version_table: str
 
 
-HUB_SCHEMA = Schema(Base.metadata, Path(__file__).with_name("migrations"), "alembic_version")
+HUB_SCHEMA = Schema(Base.metadata, MIGRATING, "alembic_version")
 
 
 def _config(connection: Connection, schema: Schema) -> Config:
@@ -156,8 +156,8 @@ def _config(connection: Connection, schema: Schema) -> Config:
     return config
 
 
-def migrate(database: Database, revision: str = "head", schema: Schema = HUB_SCHEMA) -> None:
-    """Bring the tables to a revision. Raises `ConfigError` for a database that cannot be used."""
+def migrate(database: Database, schema: Schema = HUB_SCHEMA) -> None:
+    """Make the tables, or bring older ones up to date. Raises `ConfigError` for a database that cannot be used."""
     try:
         with database._writing.begin() as connection:
             config = _config(connection, schema)
@@ -168,10 +168,11 @@ def migrate(database: Database, revision: str = "head", schema: Schema = HUB_SCH
                 raise ConfigError(
                     f"the database {database.shown} was made by a newer whet (revision {current}). Update whet here."
                 )
-            if revision == "base" or (current is not None and revision != "head" and revision < current):
-                command.downgrade(config, revision)
+            if current is None:
+                schema.metadata.create_all(connection, checkfirst=False)
+                command.stamp(config, "head")
             else:
-                command.upgrade(config, revision)
+                command.upgrade(config, "head")
     except DBAPIError as error:
         said = " ".join(str(error.orig).split())
         what = "is locked by another program" if "locked" in said else f"cannot be used: {said}"

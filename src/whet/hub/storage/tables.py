@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Text
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Connection,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    event,
+    insert,
+)
 from sqlalchemy import UniqueConstraint as Unique
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
@@ -218,3 +233,8 @@ class HubState(Base):
 
 
 Index("ix_versions_alive", Version.environment_id, Version.deleted_at)
+
+
+@event.listens_for(HubState.__table__, "after_create")
+def _first_state(_: Table, connection: Connection, **__: Any) -> None:
+    connection.execute(insert(HubState).values(id=1, audit_number=0, audit_hash="0" * 64))
