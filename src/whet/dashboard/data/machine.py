@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from whet.system.children import began
+from whet.system.children import began, family
 from whet.system.gpus import MIB, ask_nvidia
 
 MOST_SHOWN = 20
@@ -25,7 +25,6 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 class _Process(NamedTuple):
     id: int
-    parent: int
     name: str
     ticks: int  # of processor time
     memory: int  # bytes
@@ -97,7 +96,7 @@ class ProcessUse:
         """
         if not Path("/proc/self/stat").exists() or began(pid) != since:
             return None
-        processes = _with_children(pid)
+        processes = [one for id in family(pid) if (one := _read(id)) is not None]
         now = time.monotonic()
         with self._lock:
             before = self._before.get((pid, since))
@@ -123,23 +122,6 @@ class ProcessUse:
         }
 
 
-def _with_children(pid: int) -> list[_Process]:
-    every = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal() and (process := _read(int(name))) is not None:
-            every[process.id] = process
-    children: dict[int, list[int]] = {}
-    for process in every.values():
-        children.setdefault(process.parent, []).append(process.id)
-    processes, waiting = [], [pid]
-    while waiting:
-        at = waiting.pop()
-        if at in every:
-            processes.append(every.pop(at))
-            waiting += children.get(at, [])
-    return processes
-
-
 def _read(pid: int) -> _Process | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -147,4 +129,4 @@ def _read(pid: int) -> _Process | None:
         return None
     name = text[text.find("(") + 1 : text.rfind(")")]
     fields = text[text.rfind(")") + 2 :].split()
-    return _Process(pid, int(fields[1]), name, int(fields[11]) + int(fields[12]), _PAGE * int(fields[21]))
+    return _Process(pid, name, int(fields[11]) + int(fields[12]), _PAGE * int(fields[21]))

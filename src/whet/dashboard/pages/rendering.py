@@ -21,6 +21,7 @@ from starlette.types import Scope
 
 from whet.dashboard.call import DashboardCall, DataRoute, Site
 from whet.dashboard.errors import DashboardError
+from whet.dashboard.library import LibraryRun
 from whet.display.page.rendering import STATIC, templates
 
 FOLDER = Path(__file__).parents[1] / "templates"
@@ -77,6 +78,11 @@ def wants_drawings(request: Request) -> bool:
 def root_of(request: Request) -> str:
     """The path that the application is under, without a slash at its end."""
     return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def run_path(request: Request, run: LibraryRun) -> str:
+    """The path that the pages of a run are below."""
+    return f"{root_of(request)}/runs/{run.id}"
 
 
 def address_of(request: Request) -> str:

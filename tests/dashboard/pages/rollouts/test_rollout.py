@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from whet.dashboard.pages.rollouts.group import compared
-from whet.dashboard.pages.rollouts.tokens import WINDOW, token_page
+from whet.dashboard.pages.rollouts.rollout import WINDOW, token_page
 from whet.records.conversation import WHOLE, conversation
 from whet.records.tokens import Token, TokenTurn, TokenView
 

@@ -12,11 +12,10 @@ from starlette.responses import Response
 from whet.dashboard.call import Call, Number, RunId, Words
 from whet.dashboard.data.rollouts import ShownRollout, read_group
 from whet.dashboard.data.stores import OpenStore
-from whet.dashboard.pages.rendering import PageRoute, address, render
-from whet.dashboard.pages.rollouts.table import run_path
+from whet.dashboard.pages.rendering import PageRoute, address, render, run_path
 from whet.gepa.text_diff import Piece, difference
 from whet.records import rollout_text
-from whet.records.columns import origin
+from whet.records.columns import mean_reward, origin
 from whet.records.conversation import conversation
 from whet.records.heads import Head
 from whet.records.rollout_text import pieces
@@ -83,15 +82,10 @@ def _reference(heads: Sequence[Head], against: str) -> int | None:
     return max(heads, key=lambda head: -math.inf if head.reward is None else head.reward).number
 
 
-def _mean(heads: Sequence[Head]) -> float | None:
-    rewards = [head.reward for head in heads if head.reward is not None]
-    return math.fsum(rewards) / len(rewards) if rewards else None
-
-
 def _summary(heads: Sequence[Head]) -> str:
     rewards = [head.reward for head in heads if head.reward is not None]
     failed = sum(head.error is not None for head in heads)
-    mean = _mean(heads)
+    mean = mean_reward(heads)
     parts = [f"{failed} failed"] if failed else []
     if mean is not None:
         parts.insert(0, f"mean reward {mean:.3f}, from {min(rewards):.3f} to {max(rewards):.3f}")
@@ -102,7 +96,7 @@ def _summary(heads: Sequence[Head]) -> str:
 
 def _sides(shown: Sequence[ShownRollout], reference: int | None) -> list[dict[str, Any]]:
     """Each rollout; where it is compared, with its answer in pieces that say whether they differ from the reference."""
-    mean = _mean([one.head for one in shown])
+    mean = mean_reward(one.head for one in shown)
     text = next((answer_text(one.row) for one in shown if one.head.number == reference), None)
     return [
         {

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from whet.dashboard.call import Call, RunId
+from whet.dashboard.call import ByFilter, Call, Flag, RunId, Words, filter_of
 from whet.dashboard.data.rollouts import RolloutQuery, facets, rollout_page
 from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.library import LibraryRun
-from whet.dashboard.pages.rendering import PageRoute, address, render
-from whet.dashboard.pages.rollouts.query import Listed, ListQuery, narrowed_by
-from whet.dashboard.pages.rollouts.table import column_heads, rollout_columns, run_path
+from whet.dashboard.pages.rendering import PageRoute, address, render, run_path
 from whet.errors import RunError
 from whet.records import rollout_text
+from whet.records.columns import LARGEST_FIRST, SORTED_BY, shown_columns
 from whet.records.entries import answer_of, one_line, question_of
-from whet.records.heads import Head
+from whet.records.heads import Filter, Head, Sort, SortColumn, Variety
 
 router = APIRouter(route_class=PageRoute)
 PAGE = 100
@@ -38,12 +39,92 @@ CHOICES = (
 )
 """Filters whose values are those there are."""
 FLAGS = (("failed", "Failed", "failed", "not failed"), ("truncated", "Truncated", "truncated", "not truncated"))
+CELL_CLASSES = {
+    "#": "num",
+    "step": "num",
+    "sampling": "minor",
+    "environment": "short words",
+    "candidate": "",
+    "task": "num",
+    "reward": "num",
+    "advantage": "num",
+    "question": "words",
+    "answer": "words short",
+    "expected": "words short",
+    "ended": "",
+    "turns": "num minor",
+    "tokens": "num minor",
+    "time": "num minor",
+}
+"""The columns of the page, and the classes of their cells, which `rollouts.html` writes."""
 EMPTY = {
     "training": "They are listed while the run trains: one line for each, as soon as its first step is done.",
     "evaluation": "They are listed while the evaluation runs, as soon as the first one has ended.",
     "search": "They are listed while the search runs, as soon as the first candidate has been called.",
     "sft": "A run that imitates conversations makes none.",
 }
+NEWEST_FIRST = Sort(descending=True)
+FIELDS = (*inspect.signature(filter_of).parameters, "search")
+"""What in a URL narrows a list."""
+
+
+Texts = Mapping[int, Mapping[str, str]]
+"""Of a rollout by its number: `question`, `answer` and `expected`, each on one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    """A list of rollouts, as its URL names it."""
+
+    values: Mapping[str, str]
+    """What narrows or searches, as in the URL; nothing that is empty."""
+    filter: Filter = Filter()  # noqa: RUF009 # frozen
+    search: str = ""
+    sort: Sort = NEWEST_FIRST
+    cursor: str = ""
+
+    @property
+    def order(self) -> dict[str, str]:
+        """The order in a URL; nothing for the newest first."""
+        if self.sort == NEWEST_FIRST:
+            return {}
+        return {"sort": self.sort.column, "descending": "true" if self.sort.descending else ""}
+
+    @property
+    def listed(self) -> dict[str, str]:
+        """All that says which list it is, without a position in it."""
+        return {**self.values, **self.order}
+
+
+def list_query(
+    request: Request,
+    by: ByFilter,
+    search: Words = "",
+    sort: Literal[SortColumn, ""] = "",
+    descending: Flag = None,
+    cursor: Words = "",
+) -> ListQuery:
+    """The query of a page with a list, or of one of its rollouts."""
+    return ListQuery(
+        values={name: text for name in FIELDS if (text := request.query_params.get(name, "").strip())},
+        filter=by,
+        search=search.strip(),
+        sort=Sort(sort, bool(descending)) if sort else NEWEST_FIRST,
+        cursor=cursor,
+    )
+
+
+Listed = Annotated[ListQuery, Depends(list_query)]
+
+
+def narrowed_by(query: ListQuery) -> list[tuple[str, dict[str, str]]]:
+    """(what it lets through, the URL's values without it) for each filter that has no field of its own in the form."""
+    narrowed = []
+    for name in ("group", "step"):
+        if name in query.values:
+            rest = {key: value for key, value in query.listed.items() if key != name}
+            narrowed.append(("one group" if name == "group" else f"step {query.values[name]}", rest))
+    return narrowed
 
 
 @router.get("/runs/{run}/rollouts")
@@ -103,7 +184,7 @@ def _table(
     """The rows of this page, and what is said about all of them."""
     heads = [Head(**{**item, "group": int(item["group"])}) for item in listed["items"]]
     texts = texts_of(opened, heads)
-    columns = rollout_columns(run.kind, opened.store.variety(), heads, texts)
+    titles = _columns(run.kind, opened.store.variety(), heads, texts)
     first = _position(query.cursor)
     rows = []
     for index, head in enumerate(heads):
@@ -111,7 +192,7 @@ def _table(
         rows.append({"link": link, "head": head, "texts": texts.get(head.number, {})})
     progress, searched = listed["progress"], listed["search"]
     return {
-        "columns": list(column_heads(columns, here, query.values, query.sort.column, query.sort.descending)),
+        "columns": list(_column_heads(titles, here, query)),
         "rows": rows,
         "passed": opened.passed,
         "write": rollout_text,
@@ -183,3 +264,30 @@ def _searched(searched: Mapping[str, Any] | None, rollouts: int) -> str:
     if searched["full"]:
         return f"these are the first {searched['found']:,} that were found; more words find fewer"
     return f"searched {searched['looked']:,} of {rollouts:,} rollouts so far"
+
+
+def _columns(kind: str, variety: Variety, heads: Sequence[Head], texts: Texts) -> list[str]:
+    """The titles for an evaluation, a run or a search; columns that would say nothing are left out."""
+    shown = set(shown_columns(kind, variety))
+    for title, cells in {
+        "sampling": (head.sampling for head in heads),
+        "time": (head.duration for head in heads),
+    }.items():
+        if not any(cells):
+            shown.discard(title)
+    shown |= {title for title in ("answer", "expected") if any(one[title] for one in texts.values())}
+    return [title for title in CELL_CLASSES if title in shown]
+
+
+def _column_heads(titles: Sequence[str], here: str, query: ListQuery) -> Iterator[dict[str, str]]:
+    """What the head of each column shows; its `link` sorts by it."""
+    for title in titles:
+        column = SORTED_BY.get(title)
+        chosen = column is not None and column == query.sort.column
+        link = order = ""
+        if column is not None:
+            downwards = not query.sort.descending if chosen else column in LARGEST_FIRST
+            link = address(here, {**query.values, "sort": column, "descending": "true" if downwards else ""})
+        if chosen:
+            order = "descending" if query.sort.descending else "ascending"
+        yield {"title": title, "kind": CELL_CLASSES[title], "link": link, "sorted": order}

@@ -13,9 +13,8 @@ from whet.dashboard.call import Call, RunId, Step
 from whet.dashboard.data.rollouts import distributions, groups
 from whet.dashboard.data.series import SeriesColumns
 from whet.dashboard.library import LibraryRun
-from whet.dashboard.pages.rendering import PageRoute, address, render
-from whet.dashboard.pages.rollouts.listing import texts_of
-from whet.dashboard.pages.rollouts.table import Texts, run_path
+from whet.dashboard.pages.rendering import PageRoute, address, render, run_path
+from whet.dashboard.pages.rollouts.listing import Texts, texts_of
 from whet.display.histogram import Bin, HistogramBars
 from whet.display.page.formats import compact
 from whet.display.text import number
