@@ -68,13 +68,11 @@ def test_a_real_server_is_known_by_its_model(vllm_server, vllm_servers, monkeypa
         async with vllm_servers.relay(vllm_server.socket) as url:
             server = RunningServer(url + suffix, name="engine-0")
             await server.ready()
-            await server.stop()
         return server
 
     server = asyncio.run(check())
     assert server.model == SERVED_NAME
     assert server.vllm_version
-    assert server.alive
     assert vllm_server.alive
 
 

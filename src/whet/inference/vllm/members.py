@@ -223,18 +223,12 @@ def _rank(rank: int) -> int:
     raise EngineError(f"vLLM takes adapters of rank {LORA_RANKS[-1]} at most, and [lora] rank is {rank}. Lower it.")
 
 
-# `RunningServer`: a vLLM server that was started elsewhere. It is checked once, used, and never stopped.
-
 KEY = "VLLM_API_KEY"
 ANSWER_S = 30.0
 
 
 class RunningServer:
-    """What `VllmServer` is to its users, for a server at an address. Its key is taken from the environment."""
-
-    alive = True
-    pid = None
-    socket = None
+    """A vLLM server that was started elsewhere. Its key is taken from the environment."""
 
     def __init__(self, base_url: str, *, name: str) -> None:
         """`base_url` is that of a server, `http://host:8000`, with or without `/v1`; `name` is for messages."""
@@ -243,9 +237,6 @@ class RunningServer:
         self.model = ""
         """The model's name in requests, once `ready` has learned it."""
         self.vllm_version = ""
-
-    def start(self) -> None:
-        """Nothing is to be done."""
 
     async def ready(self) -> None:
         """Learn what the server serves. Raises `EngineError` where no vLLM server answers at the address."""
@@ -272,15 +263,6 @@ class RunningServer:
                 f"{version.status_code}, /v1/models {models.status_code}."
             )
         self.model = served[0]
-
-    def failure(self) -> None:
-        """What is known of its end: nothing."""
-
-    async def stop(self) -> None:
-        """It belongs to others."""
-
-    def close(self) -> None:
-        """It belongs to others."""
 
 
 def _object(response: Any) -> dict[str, Any]:
