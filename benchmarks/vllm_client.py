@@ -36,8 +36,8 @@ from engine import SHAPES, make_model
 from whet.errors import EngineError
 from whet.inference.model_names import resolve_model
 from whet.inference.protocol import SampleRequest, SamplingParams
-from whet.inference.remote.http_connection import HttpPool
 from whet.inference.vllm.engine import VllmEngine
+from whet.inference.vllm.http_connection import HttpPool
 from whet.inference.vllm.interpreter import find_vllm
 from whet.inference.vllm.members import EXTENSION, KEY, RECEIVER, RunningServer, headers
 

@@ -51,7 +51,7 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.protocol import SampleRequest, SamplingParams
-from whet.inference.remote.remote_engine import RemoteEngine
+from whet.inference.remote_engine import RemoteEngine
 from whet.models import tiny
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from whet.rl.storage.ledger import Ledger
+from whet.rl.storage.records import Ledger
 from whet.rollouts.token_rows import read_rollouts
 from whet.system.files import read_lines
 

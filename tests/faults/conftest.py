@@ -13,7 +13,7 @@ import pytest
 
 from whet.rl.data.metrics import without_clock
 from whet.rl.storage.checkpoints import newest_checkpoint
-from whet.rl.storage.ledger import Ledger
+from whet.rl.storage.records import Ledger
 from whet.rollouts.token_rows import read_rollouts
 from whet.system.files import read_lines
 

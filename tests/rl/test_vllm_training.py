@@ -27,10 +27,10 @@ from safetensors.torch import load_file, save_file
 
 from whet.inference.model_names import resolve_model
 from whet.inference.protocol import WeightUpdate
-from whet.inference.remote.http_connection import HttpPool
 from whet.inference.vllm.engine import VllmEngine
+from whet.inference.vllm.http_connection import HttpPool
 from whet.inference.vllm.members import headers
-from whet.rl.storage.ledger import Ledger
+from whet.rl.storage.records import Ledger
 from whet.system.files import read_lines
 
 pytestmark = [pytest.mark.parts, pytest.mark.timeout(900)]

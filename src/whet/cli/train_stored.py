@@ -111,7 +111,7 @@ def metrics(
       whet train metrics quickstart reward/mean policy/kl --every 10
       whet train metrics quickstart reward/ eval/ --csv > rewards.csv
     """
-    from whet.rl.stored.series import chosen, numbers_of
+    from whet.rl.stored.compare import chosen, numbers_of
     from whet.rl.stored.stored_run import open_run
     from whet.rl.stored.views import print_metrics
 

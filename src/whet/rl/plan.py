@@ -52,7 +52,7 @@ from whet.rl.sft.data import SftData, load_data
 from whet.rl.sft.rows import check_path
 from whet.rl.step_time import StepTime
 from whet.rl.storage.run_directory import RunDirectory, began_with
-from whet.rl.storage.starting_point import check_starting_point
+from whet.rl.stored.export import check_starting_point
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
 from whet.types import RolloutInput

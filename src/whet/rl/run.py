@@ -36,7 +36,7 @@ from whet.rl.loop.training_loop import inline
 from whet.rl.monitors.protocol import Outcome
 from whet.rl.plan import remarks
 from whet.rl.storage.records import Records
-from whet.rl.storage.starting_point import starting_model
+from whet.rl.stored.export import starting_model
 from whet.rl.supervision.backends import Backend, opened_backend
 from whet.rl.supervision.ending import Budget, Ending
 from whet.rl.supervision.lifecycle import TrainingRun, begin

@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM
 from whet.errors import ModelError, OverlongPromptError, RequestRefusedError, TrainingError
 from whet.inference.model_names import resolve_model
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams, WeightUpdate
-from whet.inference.remote.http_connection import HttpPool
 from whet.inference.vllm.engine import VllmEngine
+from whet.inference.vllm.http_connection import HttpPool
 from whet.inference.vllm.members import headers
 from whet.inference.vllm.server import VllmServer
 

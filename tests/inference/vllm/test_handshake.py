@@ -14,7 +14,7 @@ import pytest
 
 from whet.errors import EngineError
 from whet.inference.loading import read_model
-from whet.inference.vllm.handshake import Needs, mistakes
+from whet.inference.vllm.completions import Needs, mistakes
 from whet.inference.vllm.members import RunningMember
 from whet.rl.config import RunConfig
 from whet.rl.supervision.backends import server_needs

@@ -16,7 +16,7 @@ import pytest
 from whet.errors import EngineError
 from whet.inference.loading import read_model
 from whet.inference.model_names import resolve_model
-from whet.inference.vllm.handshake import Needs
+from whet.inference.vllm.completions import Needs
 from whet.inference.vllm.members import RunningMember, RunningServer
 from whet.inference.vllm.server import SERVED_NAME
 from whet.rl.config import RunConfig

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from whet.errors import TrainingError
 from whet.inference.model_names import resolve_model
 from whet.inference.protocol import SampleRequest, SamplingParams, WeightUpdate
-from whet.inference.remote.http_connection import HttpPool
 from whet.inference.vllm.engine import VllmEngine
+from whet.inference.vllm.http_connection import HttpPool
 from whet.inference.vllm.members import headers
 from whet.inference.vllm.server import VllmServer
 

@@ -15,8 +15,8 @@ import pytest
 
 from whet.errors import EndpointDownError, ModelError, TrainingError
 from whet.inference.protocol import WeightUpdate
-from whet.inference.remote.http_connection import HttpPool
 from whet.inference.vllm.engine import VllmEngine
+from whet.inference.vllm.http_connection import HttpPool
 from whet.inference.vllm.members import ServerOptions
 
 GIB = 1 << 30

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from whet.rl.storage.ledger import Ledger
+from whet.rl.storage.records import Ledger
 from whet.system.files import read_lines
 
 NODE = {"object_store_memory": 100 << 20}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from whet.inference.remote.http_connection import HttpPool
+from whet.inference.vllm.http_connection import HttpPool
 from whet.rl.cluster.node_engine import KeyedRelay
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"

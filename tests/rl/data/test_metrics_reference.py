@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 from whet.rl.monitors.console import step_line
 from whet.rl.monitors.progress import RunProgress
 from whet.rl.monitors.protocol import RunPlan, StepReport
-from whet.rl.stored.series import names, numbers_of
+from whet.rl.stored.compare import names, numbers_of
 from whet.rl.stored.stored_run import open_run
 
 DOCS = Path(__file__).parents[3] / "docs" / "training.md"

@@ -23,8 +23,7 @@ from whet.rl.loop.sources import AsyncSource
 from whet.rl.loop.training_loop import RunBlocking, inline
 from whet.rl.monitors import MonitorGroup
 from whet.rl.storage.checkpoints import newest_checkpoint
-from whet.rl.storage.ledger import Ledger
-from whet.rl.storage.records import CURRICULUM, Records
+from whet.rl.storage.records import CURRICULUM, Ledger, Records
 from whet.rl.storage.run_directory import RunDirectory
 from whet.types import Response, ResponseMessage, ResponseTokens
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whet.errors import RunError, TrainingError
-from whet.rl.storage.ledger import Ledger
+from whet.rl.storage.records import Ledger
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def compare(
     data: DashboardData, runs: Sequence[LibraryRun], names: Sequence[str] = (), points: int = 500
 ) -> dict[str, Any]:
     """Lists are in the order of `runs`, null where a run has nothing."""
-    from whet.rl.stored.series import HEADLINES
+    from whet.rl.stored.compare import HEADLINES
 
     environments = list(dict.fromkeys(name for run in runs for name in run.environments))
     each = [f"reward/{name}/mean" for name in environments] if len(environments) > 1 else []

@@ -35,17 +35,20 @@ from whet.errors import (
     TrainingError,
 )
 from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
-from whet.inference.remote.http_connection import EngineHttpResponse, HttpPool
 from whet.inference.requests import SampleLostError, check_adapter, check_params, joined, remaining
 from whet.inference.vllm.completions import (
+    PROBE,
     CompletionPiece,
     DrawnStream,
     LogprobsMode,
+    Needs,
     body_of,
     check_logprobs,
+    described,
     drawn_in,
+    mistakes,
 )
-from whet.inference.vllm.handshake import PROBE, Needs, described, mistakes
+from whet.inference.vllm.http_connection import EngineHttpResponse, HttpPool
 from whet.inference.vllm.server import SERVED_NAME
 
 _log = logging.getLogger(__name__)

@@ -15,10 +15,9 @@ from urllib.parse import urlsplit
 from whet.errors import EndpointDownError, EngineError, ModelError, TrainingError
 from whet.inference.devices import only_gpus
 from whet.inference.protocol import WeightUpdate
-from whet.inference.remote.http_connection import HttpPool
-from whet.inference.vllm.completions import LogprobsMode
+from whet.inference.vllm.completions import LogprobsMode, Needs
 from whet.inference.vllm.engine import VllmEngine
-from whet.inference.vllm.handshake import Needs
+from whet.inference.vllm.http_connection import HttpPool
 from whet.inference.vllm.server import Flag, VllmServer
 
 EXTENSION = Path(__file__).parent / "extension"

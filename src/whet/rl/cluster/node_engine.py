@@ -32,9 +32,9 @@ from typing import Any
 
 from whet.errors import EndpointDownError, EngineError, WhetError
 from whet.inference.protocol import Engine, WeightUpdate, WrappedEngine
-from whet.inference.remote.http_connection import HttpPool
-from whet.inference.remote.remote_engine import RemoteEngine
+from whet.inference.remote_engine import RemoteEngine
 from whet.inference.vllm.engine import VllmEngine
+from whet.inference.vllm.http_connection import HttpPool
 from whet.inference.vllm.members import headers
 from whet.inference.vllm.server import READY_WITHIN_S, STOP_S
 from whet.rl.cluster.head_watch import end_with_head, head_is_gone, wait_for_lost_nodes

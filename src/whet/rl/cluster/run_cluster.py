@@ -32,7 +32,7 @@ from whet.rl.config import RunConfig
 from whet.rl.learner.ranks.ranks_learner import RanksLearner
 from whet.rl.placement import PlacedPart
 from whet.rl.plan import TrainingPlan
-from whet.rl.storage.starting_point import starting_model
+from whet.rl.stored.export import starting_model
 from whet.rl.supervision.backends import Backend
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from whet.records.stored import DAMAGED, print_list
 from whet.rl.doctor import line
 from whet.rl.monitors.protocol import evaluation_metrics
 from whet.rl.storage.run_directory import RunDirectory, step_path
-from whet.rl.stored.compare import RunComparison, changed
-from whet.rl.stored.series import HEADLINES, curve, held_out
+from whet.rl.stored.compare import HEADLINES, RunComparison, changed, curve, held_out
 from whet.rl.stored.stored_run import StoredTraining
 from whet.system.files import read_lines
 from whet.system.terminal import safe_lines, safe_text, sparkline

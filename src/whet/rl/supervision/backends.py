@@ -20,7 +20,7 @@ from whet.inference.loading import ModelFiles, load_policy
 from whet.inference.pool.engine_pool import EnginePool
 from whet.inference.pool.health import RestartPolicy
 from whet.inference.protocol import Engine
-from whet.inference.vllm.handshake import PROBE, Needs
+from whet.inference.vllm.completions import PROBE, Needs
 from whet.inference.vllm.interpreter import find_vllm
 from whet.inference.vllm.members import RunningMember, ServerOptions, VllmMember
 from whet.rl.config import RunConfig
@@ -28,8 +28,8 @@ from whet.rl.learner.make import make_learner
 from whet.rl.learner.ranks.ranks_learner import RanksLearner, local_ranks
 from whet.rl.placement import PlacedPart, embedded_device
 from whet.rl.plan import TrainingPlan
-from whet.rl.storage.starting_point import starting_adapter
 from whet.rl.storage.weight_directory import weights_directory
+from whet.rl.stored.export import starting_adapter
 from whet.rl.supervision.child_log import ForwardedLog
 from whet.rl.supervision.engine_process import EngineProcess
 from whet.rollouts.workers.started import LocalProcess, StartedWorker

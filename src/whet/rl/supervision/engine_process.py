@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import TrainingError, WhetError
-from whet.inference.remote.remote_engine import EngineServer, RemoteEngine
+from whet.inference.remote_engine import EngineServer, RemoteEngine
 from whet.rl.supervision.child_log import ChildLog, tell_parent
 from whet.system.children import follow_parent, how_it_ended, process_context
 from whet.system.loading_time import rare_collections

@@ -47,7 +47,7 @@ from whet.rl.sft.config import VALIDATION_LOSS
 from whet.rl.storage.checkpoints import checkpoints_in
 from whet.rl.storage.records import Records
 from whet.rl.storage.run_directory import RunDirectory, Status, check_identities, identities_of, write_identities
-from whet.rl.storage.starting_point import starting_model
+from whet.rl.stored.export import starting_model
 from whet.rl.supervision.child_log import ForwardedLog
 from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped
 from whet.rl.supervision.watchdog_thread import Watchdog

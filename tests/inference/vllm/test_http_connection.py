@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from whet.inference.remote.http_connection import EngineHttpResponse, HttpPool
+from whet.inference.vllm.http_connection import EngineHttpResponse, HttpPool
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 

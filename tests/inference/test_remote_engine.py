@@ -19,7 +19,7 @@ from whet.errors import EndpointDownError, ModelError, ModelLoadError, OverlongP
 from whet.inference.architecture import read_architecture
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.protocol import SampleRequest, SamplingParams, VersionRun, WeightUpdate
-from whet.inference.remote.remote_engine import EngineServer, RemoteEngine
+from whet.inference.remote_engine import EngineServer, RemoteEngine
 from whet.inference.requests import SampleLostError
 from whet.inference.weights.model_weights import packed_tensors, read_checkpoint
 from whet.inference.weights.packed_file import write_packed
@@ -88,7 +88,7 @@ def served(checkpoint: Path, private: Path) -> Callable[[Work], Any]:
 
 
 def test_lengths_of_unfinished_answers_are_those_of_the_engine(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whet.inference.remote.remote_engine.LOOK_S", 0.0)
+    monkeypatch.setattr("whet.inference.remote_engine.LOOK_S", 0.0)
 
     async def work(engine: EmbeddedEngine, remote: RemoteEngine) -> None:
         assert remote.answer_lengths() == []

@@ -1,1 +1,0 @@
-"""An engine in another process, and connections to engine servers."""
