@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import whet
 from whet.clients.providers.openai_chat import OpenAIChatCompletionsClient
 from whet.messages import copy_value, normalize_messages, object_text
-from whet.rollouts.results import load_outputs, output_messages
-from whet.rollouts.row_log import append_rows
+from whet.rollouts.results import output_messages
+from whet.rollouts.row_log import append_rows, load_outputs
 from whet.types import AssistantMessage, ToolCall, ToolMessage, UserMessage
 
 # Every character there is: control characters, right-to-left marks, combining ones, half characters.

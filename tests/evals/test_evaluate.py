@@ -16,7 +16,7 @@ from whet.envs.singleturn_env import SingleTurnEnv
 from whet.evals.analysis.summary import sampling_name
 from whet.evals.evaluate import EVAL_SEED, evaluate_environment
 from whet.rollouts.jobs import seed_of
-from whet.rollouts.results import load_outputs
+from whet.rollouts.row_log import load_outputs
 from whet.rollouts.totals import EvalScore
 from whet.rubrics.rubric import Rubric
 from whet.types import SamplingArgs, State

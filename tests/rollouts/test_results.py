@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 import whet
 from whet.records.directory import RESULTS, load_metadata
-from whet.rollouts.results import load_outputs, repair, save_metadata, state_to_output
-from whet.rollouts.row_log import append_rows
+from whet.rollouts.results import save_metadata, state_to_output
+from whet.rollouts.row_log import append_rows, load_outputs
 from whet.rollouts.totals import Totals
+from whet.system.files import cut_torn_line
 from whet.types import AssistantMessage, RolloutOutput, RolloutTiming, State, Tool, ToolCall, UserMessage
 
 
@@ -89,13 +90,13 @@ def test_a_torn_last_line_is_dropped_and_appending_goes_on(tmp_path_factory, cut
 def test_a_torn_line_longer_than_a_block_is_dropped(tmp_path):
     path = tmp_path / "results.jsonl"
     path.write_text('{"a": 1}\n{"b": "' + "x" * 200_000)
-    repair(path)
+    cut_torn_line(path)
     assert path.read_text() == '{"a": 1}\n'
 
 
 def test_a_broken_line_in_the_middle_is_an_error_that_names_it(tmp_path):
     (tmp_path / "results.jsonl").write_text('{"a": 1}\n{"b"\n{"c": 1}\n')
-    with pytest.raises(whet.WhetError, match=r"results.jsonl:2 is not JSON"):
+    with pytest.raises(whet.WhetError, match=r"results.jsonl: the line at byte 9 is not JSON"):
         load_outputs(tmp_path)
 
 

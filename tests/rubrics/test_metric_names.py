@@ -32,7 +32,7 @@ from whet.rl.loop.group import Group
 from whet.rl.monitors.jsonl import JsonlMonitor, read_evaluations
 from whet.rl.monitors.protocol import EvalReport, StepReport, evaluation_metrics
 from whet.rl.supervision.ending import EarlyStopConfig, check_metric, value_of
-from whet.rollouts.results import load_outputs
+from whet.rollouts.row_log import load_outputs
 from whet.rubrics.metric_names import STATISTICS, flat_name, metric_names
 from whet.system import cancellation
 from whet.system.files import read_lines

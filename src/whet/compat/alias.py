@@ -151,7 +151,9 @@ _MODULES: dict[str, tuple[str, ...]] = {
         f"{_HERE}.names:parse_response_message,parse_response_messages,parse_response_tokens",
     ),
     "verifiers.utils.save_utils": (
-        "whet.rollouts.results:load_outputs,state_to_output",
+        "whet.rollouts.generate:GenerateOutputsBuilder",
+        "whet.rollouts.results:state_to_output",
+        "whet.rollouts.row_log:load_outputs",
         f"{_HERE}.metrics:extract_usage_tokens",
         f"{_HERE}.results",
     ),

@@ -17,20 +17,18 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from whet import __version__
-from whet.clients.client import Client
 from whet.clients.make import made_from_config, resolve_client
 from whet.errors import ConfigError, RunError
 from whet.records.directory import load_metadata
 from whet.rollouts.driver import Driver
 from whet.rollouts.groups import run_group
 from whet.rollouts.limits import rollout_limit
-from whet.rollouts.results import ANOTHER_PATH, load_outputs, load_rows, row_line, save_metadata, state_to_output
-from whet.rollouts.row_log import SECONDS_AT_MOST, RowLog
+from whet.rollouts.results import ANOTHER_PATH, row_line, save_metadata, state_to_output
+from whet.rollouts.row_log import SECONDS_AT_MOST, RowLog, load_rows
 from whet.rollouts.totals import Totals
 from whet.system.redaction import redacted
 from whet.types import GenerateMetadata, GenerateOutputs, RolloutInput, RolloutOutput, SamplingArgs
 
-AnyClient = Client[Any, Any, Any, Any]
 OnStart = Callable[[list[RolloutInput], list[Any]], Any]
 OnProgress = Callable[[list[RolloutOutput], list[RolloutOutput], GenerateMetadata], Any]
 OnLog = Callable[[str], Any]
@@ -64,15 +62,27 @@ async def generate(
             raise ConfigError(f"input {index} has no prompt or no example_id; take inputs from env.get_dataset().")
     resolved = resolve_client(client)
     args: SamplingArgs = {**env.sampling_args, **(sampling_args or {})}
-    run = _Run(env, rows, model, args, resolved, state_columns or [])
-    saving = save_results or results_path is not None
-    directory = Path(results_path) if results_path is not None else _new_directory(env.env_id, model)
+    examples = len({row["example_id"] for row in rows})
+    builder = GenerateOutputsBuilder(
+        env_id=env.env_id,
+        env_args=env.env_args,
+        model=model,
+        client=resolved,
+        num_examples=examples,
+        rollouts_per_example=len(rows) // examples if rows else 0,
+        state_columns=state_columns,
+        sampling_args=args,
+        results_path=None if results_path is None else Path(results_path),
+        pass_threshold=env.pass_threshold,
+        saving=save_results or results_path is not None,
+    )
+    run = _Run(env, builder)
     try:
-        if saving:
-            run.open(directory)
+        if builder.saving:
+            run.open(builder.results_path)
             if on_log is not None:
-                on_log(f"saving results to {directory}")
-        remaining = _remaining(rows, run.outputs)
+                on_log(f"saving results to {builder.results_path}")
+        remaining = _remaining(rows, builder.outputs)
         groups = [[row] for row in remaining] if independent_scoring else _groups(remaining)
         if on_start is not None:
             on_start(rows, remaining if independent_scoring else groups)
@@ -86,39 +96,29 @@ async def generate(
 
 
 class _Run:
-    def __init__(
-        self,
-        env: Any,
-        rows: list[RolloutInput],
-        model: str,
-        sampling_args: SamplingArgs,
-        client: AnyClient,
-        state_columns: list[str],
-    ) -> None:
-        self.env = env
-        self.model = model
-        self.sampling_args = sampling_args
-        self.client = client
-        self.state_columns = state_columns
-        self.num_examples = len({row["example_id"] for row in rows})
-        self.rollouts_per_example = len(rows) // self.num_examples if rows else 0
-        self.totals = Totals(self.rollouts_per_example, env.pass_threshold)
-        self.outputs: list[RolloutOutput] = []
-        self.tools: dict[str, list[Any]] = {}
+    """The record of one call, and its directory."""
+
+    def __init__(self, env: Any, builder: GenerateOutputsBuilder) -> None:
+        self.env, self.builder = env, builder
         self.log: RowLog | None = None
-        self.offsets: list[int] = []  # of the rows of `outputs` in the log
-        self.started = time.time()
+        self.offsets: list[int] = []  # of the builder's rows in the log
         self.metadata_written = 0.0
 
     def open(self, directory: Path) -> None:
         """Write results to `directory`, after those that are there already."""
         metadata = load_metadata(directory)
         if metadata is not None:
-            self._check_continues(directory, metadata)
+            now = self.builder
+            wrong = settings_that_differ(metadata, now.env_id, now.model, now.num_examples, now.rollouts_per_example)
+            if wrong:
+                raise RunError(
+                    f"{directory} holds other results: {'; '.join(wrong)}. "
+                    "Give a new results_path, or the settings of those results."
+                )
             rows = load_rows(directory)
             self.offsets = [offset for offset, _ in rows]
-            self._add([row for _, row in rows])
-        elif load_outputs(directory):
+            self.builder.add_outputs([row for _, row in rows])
+        elif load_rows(directory):
             raise RunError(f"{directory} holds results without metadata.json. Give a new results_path.")
         # Written at once, which survives a kill; a loss of power may cost the rows of half a second.
         self.log = RowLog(directory, seconds=0.0, synced_s=SECONDS_AT_MOST, hint=ANOTHER_PATH)
@@ -138,23 +138,23 @@ class _Run:
             states = await run_group(
                 self.env,
                 group,
-                self.client,
-                self.model,
-                self.sampling_args,
+                self.builder.client,
+                self.builder.model,
+                self.builder.sampling_args,
                 limit=limit,
                 independent_scoring=independent_scoring,
                 max_retries=max_retries,
             )
-            outputs = [state_to_output(state, self.state_columns) for state in states]
-            self._add(outputs)
+            outputs = [state_to_output(state, self.builder.state_columns) for state in states]
+            self.builder.add_outputs(outputs)
             if self.log is not None:
                 self.offsets += self.log.append([row_line(output).encode() for output in outputs])
                 if time.time() - self.metadata_written > METADATA_SECONDS:
                     self._write_metadata()
             if observers:
-                metadata = self.metadata()
+                metadata = self.builder.build_metadata()
                 for observer in observers:
-                    observer(self.outputs, outputs, metadata)
+                    observer(self.builder.outputs, outputs, metadata)
 
         async with Driver(pace=True, calm=True) as driver:
             for group in groups:
@@ -163,11 +163,12 @@ class _Run:
 
     async def finish(self) -> GenerateOutputs:
         """All rows by `example_id`, and the metadata; written once more, in that order."""
-        order = sorted(range(len(self.outputs)), key=lambda index: self.outputs[index]["example_id"])
+        outputs = self.builder.outputs
+        order = sorted(range(len(outputs)), key=lambda index: outputs[index]["example_id"])
         if self.log is not None:
             await asyncio.to_thread(self.log.sort, [self.offsets[index] for index in order])
             self._write_metadata()
-        return {"outputs": [self.outputs[index] for index in order], "metadata": self.metadata()}
+        return {"outputs": [outputs[index] for index in order], "metadata": self.builder.build_metadata()}
 
     def close(self) -> None:
         if self.log is not None:
@@ -175,67 +176,91 @@ class _Run:
 
     def _write_metadata(self) -> None:
         assert self.log is not None
-        save_metadata(self.log.path.parent, self.metadata())
+        save_metadata(self.log.path.parent, self.builder.build_metadata())
         self.metadata_written = time.time()
 
-    def metadata(self) -> GenerateMetadata:
-        return metadata_of(
-            self.totals,
-            self.tools,
-            self.started,
-            env_id=self.env.env_id,
-            env_args=self.env.env_args,
-            model=self.model,
-            base_url=_base_url(self.client),
-            num_examples=self.num_examples,
-            rollouts_per_example=self.rollouts_per_example,
-            sampling_args=self.sampling_args,
-            pass_threshold=self.env.pass_threshold,
-            state_columns=self.state_columns,
-            path_to_save=None if self.log is None else str(self.log.path.parent),
-        )
 
-    def _add(self, outputs: list[RolloutOutput]) -> None:
-        self.outputs.extend(outputs)
-        self.totals.add(outputs)
-        for output in outputs:
+class GenerateOutputsBuilder:
+    """The record of finished rollouts: their rows, and what their metadata is computed from."""
+
+    def __init__(
+        self,
+        env_id: str,
+        env_args: dict[str, Any],
+        model: str,
+        client: Any,
+        num_examples: int,
+        rollouts_per_example: int,
+        state_columns: list[str] | None,
+        sampling_args: SamplingArgs,
+        results_path: Path | None,
+        pass_threshold: float = 0.5,
+        saving: bool = True,
+    ) -> None:
+        self.env_id = env_id
+        self.env_args = env_args
+        self.model = model
+        self.client = client
+        self.num_examples = num_examples
+        self.rollouts_per_example = rollouts_per_example
+        self.state_columns = state_columns or []
+        self.sampling_args = sampling_args
+        self.results_path = Path(results_path) if results_path is not None else get_results_path(env_id, model)
+        self.pass_threshold = pass_threshold
+        self.saving = saving
+        self.start_time = time.time()
+        self.base_url = _base_url(client)
+        self.outputs: list[RolloutOutput] = []
+        self._totals = Totals(rollouts_per_example, pass_threshold)
+        self._tools: dict[str, list[Any]] = {}
+
+    def add_outputs(self, new_outputs: Sequence[RolloutOutput]) -> None:
+        self.outputs.extend(new_outputs)
+        self._totals.add(new_outputs)
+        for output in new_outputs:
             tools = output.get("tool_defs") or []
-            self.tools.setdefault(",".join(sorted(tool["name"] for tool in tools)), tools)
+            self._tools.setdefault(self.tools_key(tools), tools)
 
-    def _check_continues(self, directory: Path, saved_metadata: dict[str, Any]) -> None:
-        now = {"env_id": self.env.env_id, "model": self.model, "rollouts_per_example": self.rollouts_per_example}
-        for field, value in now.items():
-            if saved_metadata.get(field) != value:
-                raise RunError(
-                    f"{directory} holds results with {field} = {saved_metadata.get(field)!r}, and now it is {value!r}. "
-                    "Give a new results_path, or the settings of those results."
-                )
-        saved = saved_metadata.get("num_examples")
-        if isinstance(saved, int) and saved > self.num_examples:
-            raise RunError(
-                f"{directory} holds results of {saved} examples, and now there are {self.num_examples}. "
-                "Give a new results_path, or at least as many examples."
-            )
+    @staticmethod
+    def tools_key(tools: Sequence[Any] | None) -> str:
+        """The names of tools, in the order of the alphabet; the same for the same set of tools."""
+        return str(sorted(map(_name_of_tool, tools))) if tools else ""
+
+    def build_metadata(self) -> GenerateMetadata:
+        """The metadata of the rows so far, without secrets."""
+        settings = ("env_id", "env_args", "model", "base_url", "num_examples", "rollouts_per_example", "sampling_args")
+        metadata = {
+            **{name: getattr(self, name) for name in (*settings, "pass_threshold", "state_columns")},
+            "path_to_save": str(self.results_path) if self.saving else None,
+            **self._totals.averages(),
+            "date": datetime.now().isoformat(),
+            "time": time.time() - self.start_time,
+            "version_info": {"whet": __version__},
+            "tools": next(iter(self._tools.values())) or None if len(self._tools) == 1 else None,
+        }
+        return cast(GenerateMetadata, redacted(metadata))
+
+    def build_outputs(self, sort_by_example_id: bool = False) -> list[RolloutOutput]:
+        if not sort_by_example_id:
+            return self.outputs
+        return sorted(self.outputs, key=lambda output: int(output.get("example_id", 0)))
+
+    def build(self, sort_by_example_id: bool = False) -> GenerateOutputs:
+        return {"outputs": self.build_outputs(sort_by_example_id), "metadata": self.build_metadata()}
 
 
-def metadata_of(totals: Totals, tools: Mapping[str, list[Any]], started: float, **fields: Any) -> GenerateMetadata:
-    """The metadata of rollouts, without secrets.
-
-    Args:
-        totals: of their rows.
-        tools: the lists of tools that the rows have, by any name for each.
-        started: when they began, in seconds since the epoch.
-        fields: the fields of `GenerateMetadata` that are settings.
-    """
-    metadata = {
-        **fields,
-        **totals.averages(),
-        "date": datetime.now().isoformat(),
-        "time": time.time() - started,
-        "version_info": {"whet": __version__},
-        "tools": next(iter(tools.values())) or None if len(tools) == 1 else None,
-    }
-    return cast(GenerateMetadata, redacted(metadata))
+def settings_that_differ(
+    saved: Mapping[str, Any], env_id: str, model: str, num_examples: int, rollouts_per_example: int
+) -> list[str]:
+    """How metadata differs from these settings. It may have fewer examples."""
+    wanted = {"env_id": env_id, "model": model, "rollouts_per_example": rollouts_per_example}
+    if not isinstance(saved.get("num_examples"), int) or saved["num_examples"] > num_examples:
+        wanted["num_examples"] = num_examples
+    return [
+        f"{name} is {saved.get(name)!r} there and {value!r} now"
+        for name, value in wanted.items()
+        if saved.get(name) != value
+    ]
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
@@ -267,10 +292,24 @@ def _groups(rows: list[RolloutInput]) -> list[list[RolloutInput]]:
     return list(groups.values())
 
 
-def _base_url(client: AnyClient) -> str:
-    config = client.config
-    return config.api_base_url if config is not None else str(getattr(client, "base_url", ""))
+def _base_url(client: Any) -> str:
+    """Of a client or its config: of each endpoint, where it has several."""
+    config = client if hasattr(client, "spread") else getattr(client, "config", None)
+    if config is None:
+        return str(getattr(client, "base_url", ""))
+    return ",".join(one.api_base_url for one in config.spread())
 
 
-def _new_directory(env_id: str, model: str) -> Path:
-    return Path("outputs") / "evals" / f"{env_id or 'env'}--{model.replace('/', '--')}" / uuid.uuid4().hex[:8]
+def _name_of_tool(tool: Any) -> str:
+    function = tool.get("function")
+    return str((function if isinstance(function, Mapping) else tool).get("name", ""))
+
+
+def get_results_path(env_id: str, model: str, base_path: Path = Path("outputs"), subdir: str = "evals") -> Path:
+    """A new directory below `base_path`, not yet made."""
+    return Path(base_path) / subdir / runs_name(env_id, model) / uuid.uuid4().hex[:8]
+
+
+def runs_name(env_id: str, model: str) -> str:
+    """What the folder of the results of a model on an environment is called."""
+    return f"{env_id or 'env'}--{model.replace('/', '--')}"

@@ -8,8 +8,6 @@ dropped when the file is read or appended to again. Rows of `whet eval run` say 
 from __future__ import annotations
 
 import json
-import logging
-import os
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
@@ -18,7 +16,6 @@ from typing import Any, cast
 from whet.calls import place_of
 from whet.clients.usage import JUDGE_USAGE, UsageTotals, context_tokens, usage_of
 from whet.errors import ConfigError, RunError
-from whet.parsing import parse_json
 from whet.records.directory import METADATA, RESULTS
 from whet.system.files import count_lines, json_line, write_whole
 from whet.system.redaction import redacted
@@ -27,7 +24,6 @@ from whet.types import RolloutOutput, State
 ANOTHER_PATH = "Make room or choose another results_path, then run the same command to continue."
 LONGEST_MESSAGE = 1000
 """Characters that are kept of what an error says: a model or an environment may have written it."""
-logger = logging.getLogger(__name__)
 
 
 def state_to_output(state: State, state_columns: Sequence[str] | None = None) -> RolloutOutput:
@@ -160,70 +156,6 @@ def row_key(row: Mapping[str, Any]) -> tuple[Any, int] | None:
     """Task and attempt of a row; None for a row that does not say which attempt it is."""
     rollout = row.get("rollout")
     return (row.get("example_id"), rollout) if isinstance(rollout, int) else None
-
-
-def load_outputs(directory: Path) -> list[RolloutOutput]:
-    """The rows of a results directory, without a torn last line and without rows that a later one replaces.
-
-    Raises `RunError` for a torn line elsewhere.
-    """
-    return [row for _, row in load_rows(directory)]
-
-
-def load_rows(directory: Path) -> list[tuple[int, RolloutOutput]]:
-    """The same, each with the offset at which it begins."""
-    rows: dict[Any, tuple[int, RolloutOutput]] = {}
-    path = directory / RESULTS
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")
-    last = max((index for index, line in enumerate(lines) if line.strip()), default=-1)
-    offset = 0
-    for index, line in enumerate(lines):
-        begin, offset = offset, offset + len(line) + 1
-        if not line.strip():
-            continue
-        try:
-            output = RolloutOutput(parse_json(line))
-            rows[row_key(output) or index] = begin, output
-        except ValueError as error:
-            if index == last:
-                logger.warning("%s:%d: dropping a torn last line", path, index + 1)
-                break
-            raise RunError(f"{path}:{index + 1} is not JSON ({error}). Repair or remove that line.") from error
-    return list(rows.values())
-
-
-def repair(path: Path) -> None:
-    """Truncate an incomplete last line, so that appending starts a new line."""
-    if not path.exists():
-        return
-    with open(path, "rb+") as file:
-        position = file.seek(0, os.SEEK_END)
-        tail = b""
-        while position > 0 and b"\n" not in tail.rstrip(b"\n"):
-            step = min(position, 65536)
-            position = file.seek(position - step)
-            tail = file.read(step) + tail
-        if not tail:
-            return
-        start = tail.rstrip(b"\n").rfind(b"\n") + 1
-        line = tail[start:]
-        whole = _is_json(line)
-        if not whole:
-            logger.warning("%s: dropping a torn last line", path)
-            file.truncate(position + start)
-        elif not line.endswith(b"\n"):
-            file.seek(0, os.SEEK_END)
-            file.write(b"\n")
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        parse_json(line)
-    except ValueError:
-        return False
-    return True
 
 
 def _token_usage(state: State) -> dict[str, float] | None:

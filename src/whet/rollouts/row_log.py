@@ -19,9 +19,10 @@ from time import monotonic
 from typing import IO, Any, BinaryIO
 
 from whet.errors import RunError
+from whet.parsing import parse_json
 from whet.records.directory import RESULTS
-from whet.rollouts.results import ANOTHER_PATH, repair, row_line, what_is_kept
-from whet.system.files import exact_json_line, json_line, sync, write_whole
+from whet.rollouts.results import ANOTHER_PATH, row_key, row_line, what_is_kept
+from whet.system.files import cut_torn_line, exact_json_line, json_line, sync, write_whole
 from whet.system.redaction import KNOWN
 from whet.types import RolloutOutput
 
@@ -46,7 +47,7 @@ class RowLog:
         self.saved = 0  # rows that were appended here and are on the disk
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            repair(self.path)
+            cut_torn_line(self.path)
             self._file: IO[bytes] = open(self.path, "ab", buffering=0)  # noqa: SIM115  closed by close()
             sync(directory)
         except OSError as error:
@@ -207,6 +208,29 @@ def read_rows(path: Path) -> Iterator[tuple[int, bytes]]:
             if line.endswith(b"\n") and not line.isspace():
                 yield offset, line
             offset += len(line)
+
+
+def load_rows(directory: Path) -> list[tuple[int, RolloutOutput]]:
+    """The rows of a results directory, each with its offset, without those that a later one replaces.
+
+    Raises `RunError` for a line that is not JSON.
+    """
+    rows: dict[Any, tuple[int, RolloutOutput]] = {}
+    path = directory / RESULTS
+    for offset, line in read_rows(path) if path.exists() else ():
+        try:
+            row = RolloutOutput(parse_json(line))
+        except ValueError as error:
+            raise RunError(
+                f"{path}: the line at byte {offset} is not JSON ({error}). Repair or remove that line."
+            ) from error
+        rows[row_key(row) or offset] = offset, row
+    return list(rows.values())
+
+
+def load_outputs(directory: Path) -> list[RolloutOutput]:
+    """The rows of a results directory, as `load_rows` has them."""
+    return [row for _, row in load_rows(directory)]
 
 
 def row_at(file: BinaryIO, offset: int) -> bytes:

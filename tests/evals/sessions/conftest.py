@@ -15,7 +15,7 @@ from whet.evals.config import EvalConfig
 from whet.evals.observer import EvalObserver, PlannedEval
 from whet.evals.sessions.session import run_evals
 from whet.records.directory import load_metadata
-from whet.rollouts.results import load_outputs
+from whet.rollouts.row_log import load_outputs
 from whet.types import RolloutOutput
 
 ENVIRONMENT = '''

@@ -56,7 +56,7 @@ def test_the_tiny_model_says_the_same_to_workers(tmp_path: Path) -> None:
     from whet.evals.config import EvalConfig
     from whet.evals.observer import EvalObserver
     from whet.evals.sessions.session import run_evals
-    from whet.rollouts.results import load_outputs
+    from whet.rollouts.row_log import load_outputs
 
     found = []
     for workers in (1, 2):

@@ -15,7 +15,7 @@ from whet.errors import GepaError, RunError
 from whet.gepa.calls.call_log import CallLog, cost_of_row, scored
 from whet.gepa.types import RolloutCall, Scored
 from whet.records.directory import CALLS
-from whet.rollouts.results import load_outputs
+from whet.rollouts.row_log import load_outputs
 
 T = TypeVar("T")
 CALL = RolloutCall("abc", "val/sim/0", 0)

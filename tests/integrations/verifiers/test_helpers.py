@@ -17,6 +17,7 @@ from whet.clients.config import ClientConfig, EndpointConfig
 from whet.clients.usage import context_tokens
 from whet.errors import DatasetError
 from whet.integrations.verifiers import clients, messages, metrics, names, paths, results
+from whet.rollouts.generate import GenerateOutputsBuilder
 from whet.types import Response, ResponseMessage, Usage
 
 
@@ -258,7 +259,7 @@ def row(example_id, reward, **fields):
 def builder(tmp_path, **given):
     settings = {"env_id": "e", "env_args": {}, "model": "m", "client": ClientConfig(), "sampling_args": {}}
     counts = {"num_examples": 1, "rollouts_per_example": 2, "state_columns": None, "results_path": tmp_path}
-    return results.GenerateOutputsBuilder(**{**settings, **counts, **given})
+    return GenerateOutputsBuilder(**{**settings, **counts, **given})
 
 
 def test_a_builder_computes_metadata_as_evaluate_does(tmp_path):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from whet.errors import RunError
 from whet.records.directory import METADATA, RESULTS, load_metadata
-from whet.rollouts.results import load_outputs
+from whet.rollouts.generate import get_results_path, runs_name, settings_that_differ
+from whet.rollouts.row_log import load_outputs
 
 
 def write_temp_file(content: str, suffix: str = ".txt") -> str:
@@ -18,11 +17,6 @@ def write_temp_file(content: str, suffix: str = ".txt") -> str:
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=suffix, delete=False) as file:
         file.write(content)
     return file.name
-
-
-def get_results_path(env_id: str, model: str, base_path: Path = Path("outputs"), subdir: str = "evals") -> Path:
-    """A new directory below `base_path`, not yet made."""
-    return Path(base_path) / subdir / _name(env_id, model) / uuid.uuid4().hex[:8]
 
 
 def get_eval_results_path(config: Any) -> Path:
@@ -36,7 +30,7 @@ def get_eval_runs_dir(
     env_id: str, model: str, env_dir_path: str = "./environments", output_dir: str | None = None
 ) -> Path:
     """The directory that holds all evaluations of a model on an environment."""
-    return _base(env_id, env_dir_path, output_dir) / "evals" / _name(env_id, model)
+    return _base(env_id, env_dir_path, output_dir) / "evals" / runs_name(env_id, model)
 
 
 def get_gepa_results_path(
@@ -74,26 +68,8 @@ def find_latest_incomplete_eval_results_path(
     return None
 
 
-def settings_that_differ(
-    saved: Mapping[str, Any], env_id: str, model: str, num_examples: int, rollouts_per_example: int
-) -> list[str]:
-    """How metadata differs from these settings. It may have fewer examples."""
-    wanted = {"env_id": env_id, "model": model, "rollouts_per_example": rollouts_per_example}
-    if not isinstance(saved.get("num_examples"), int) or saved["num_examples"] > num_examples:
-        wanted["num_examples"] = num_examples
-    return [
-        f"{name} is {saved.get(name)!r} there and {value!r} now"
-        for name, value in wanted.items()
-        if saved.get(name) != value
-    ]
-
-
 def _base(env_id: str, env_dir_path: str, output_dir: str | None) -> Path:
     if output_dir is not None:
         return Path(output_dir)
     local = Path(env_dir_path) / env_id.replace("-", "_")
     return local / "outputs" if local.exists() else Path("outputs")
-
-
-def _name(env_id: str, model: str) -> str:
-    return f"{env_id}--{model.replace('/', '--')}"

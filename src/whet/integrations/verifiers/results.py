@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -13,16 +12,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from whet.clients.config import ClientConfig
 from whet.errors import ConfigError
-from whet.integrations.verifiers.paths import get_results_path, settings_that_differ
 from whet.records.directory import METADATA, RESULTS, load_metadata
 from whet.rollouts import results
-from whet.rollouts.generate import metadata_of
+from whet.rollouts.generate import settings_that_differ
 from whet.rollouts.results import not_json, state_to_output
 from whet.rollouts.row_log import append_rows
-from whet.rollouts.totals import Totals
-from whet.types import GenerateMetadata, GenerateOutputs, RolloutOutput, State
+from whet.types import RolloutOutput, State
 
 
 def is_json_serializable(value: object) -> bool:
@@ -87,80 +83,6 @@ def validate_resume_metadata(
             f"{Path(results_path) / METADATA}: metadata mismatch: {'; '.join(wrong)}. "
             "Give the same settings, or another results_path."
         )
-
-
-class GenerateOutputsBuilder:
-    """Collects rows and computes their metadata; averages leave errored rollouts out, as those of `evaluate` do."""
-
-    def __init__(
-        self,
-        env_id: str,
-        env_args: dict[str, Any],
-        model: str,
-        client: Any,
-        num_examples: int,
-        rollouts_per_example: int,
-        state_columns: list[str] | None,
-        sampling_args: dict[str, Any],
-        results_path: Path | None,
-        pass_threshold: float = 0.5,
-    ) -> None:
-        self.env_id = env_id
-        self.env_args = env_args
-        self.model = model
-        self.client = client
-        self.num_examples = num_examples
-        self.rollouts_per_example = rollouts_per_example
-        self.state_columns = state_columns or []
-        self.sampling_args = sampling_args
-        self.results_path = results_path or get_results_path(env_id, model)
-        self.pass_threshold = pass_threshold
-        self.start_time = time.time()
-        self.base_url = _base_url(client)
-        self.outputs: list[RolloutOutput] = []
-        self._totals = Totals(rollouts_per_example, pass_threshold)
-        self._tools: dict[str, list[Any]] = {}
-
-    def add_outputs(self, new_outputs: Sequence[RolloutOutput]) -> None:
-        self.outputs.extend(new_outputs)
-        self._totals.add(new_outputs)
-        for output in new_outputs:
-            tools = output.get("tool_defs") or []
-            self._tools.setdefault(self.tools_key(tools), tools)
-
-    @staticmethod
-    def tools_key(tools: Sequence[Any] | None) -> str:
-        """The names of tools, in the order of the alphabet; the same for the same set of tools."""
-        return str(sorted(map(_name_of_tool, tools))) if tools else ""
-
-    def build_metadata(self) -> GenerateMetadata:
-        settings = ("env_id", "env_args", "model", "base_url", "num_examples", "rollouts_per_example", "sampling_args")
-        return metadata_of(
-            self._totals,
-            self._tools,
-            self.start_time,
-            **{name: getattr(self, name) for name in (*settings, "pass_threshold", "state_columns")},
-            path_to_save=self.results_path,
-        )
-
-    def build_outputs(self, sort_by_example_id: bool = False) -> list[RolloutOutput]:
-        if not sort_by_example_id:
-            return self.outputs
-        return sorted(self.outputs, key=lambda output: int(output.get("example_id", 0)))
-
-    def build(self, sort_by_example_id: bool = False) -> GenerateOutputs:
-        return {"outputs": self.build_outputs(sort_by_example_id), "metadata": self.build_metadata()}
-
-
-def _base_url(client: Any) -> str:
-    if isinstance(client, ClientConfig):
-        return ",".join(config.api_base_url for config in client.spread())
-    return str(getattr(client, "base_url", ""))
-
-
-def _name_of_tool(tool: Any) -> str:
-    function = tool.get("function")
-    return str((function if isinstance(function, Mapping) else tool).get("name", ""))
 
 
 def push_results_to_hf_hub(results: Mapping[str, Any], dataset_name: str | None = None) -> None:

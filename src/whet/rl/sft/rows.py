@@ -30,7 +30,7 @@ from whet.inference.rendering.writing import answer_ids
 from whet.messages import as_message, whole_characters
 from whet.records.directory import RESULTS, RUN_CONFIG
 from whet.rl.data.batch import TokenSequence, sequences_of
-from whet.rollouts.results import load_outputs
+from whet.rollouts.row_log import load_outputs
 from whet.rollouts.token_rows import read_rollouts
 from whet.types import AssistantMessage, Messages, TextMessage, Tool, TrajectoryStep, UserMessage
 
