@@ -4,7 +4,7 @@
     python benchmarks/vllm_client.py --device cuda --shape qwen3-0.6b --requests 1024 --concurrency 256
     python benchmarks/vllm_client.py --requests 8 --concurrency 4 --repetitions 1      # that it runs at all
 
-A server of whet/tiny, or of a random model of another shape, is started as docs/vllm.md says for servers that run
+A server of whet/tiny, or of a random model of another shape, is started as docs/scaling.md says for servers that run
 already. Both sides send as many requests of --input-len random tokens, at most --concurrency at a time, and take
 --output-len tokens at temperature 1. The peer is `vllm bench serve` (its module `vllm.benchmarks.serve`), as it is and
 with the logprob of each token, which whet always has. They take turns, repetition by repetition, on prompts of their

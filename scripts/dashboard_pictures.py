@@ -1,4 +1,4 @@
-"""Write the pictures of docs/dashboard.md: `whet dashboard` in a real browser, on real runs of whet/tiny.
+"""Write the pictures of docs/guides/view.md: `whet dashboard` in a real browser, on real runs of whet/tiny.
 
 .venv/bin/python -m pip install 'playwright==1.65.2' 'brotli>=1.1'
 .venv/bin/python scripts/browser.py

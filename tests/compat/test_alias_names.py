@@ -18,7 +18,7 @@ from whet.compat.gaps import BROUGHT, GAPS, instead_of
 
 HERE = Path(__file__).parents[1]
 NAMES = json.loads((HERE / "parity" / "verifiers-0.1.14.json").read_text())
-DOCUMENT = (HERE.parent / "docs" / "from-verifiers.md").read_text()
+DOCUMENT = (HERE.parent / "docs" / "migrating.md").read_text()
 
 
 @pytest.fixture(scope="module")

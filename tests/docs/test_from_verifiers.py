@@ -1,4 +1,4 @@
-"""The ported package of docs/from-verifiers.md runs and is scored."""
+"""The ported package of docs/migrating.md runs and is scored."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 import whet
 
-PAGE = (Path(__file__).parents[2] / "docs" / "from-verifiers.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
 
 
 @pytest.mark.parametrize(("said", "reward"), [("42", 1.0), ("41", 0.0)])

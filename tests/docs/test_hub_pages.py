@@ -14,7 +14,7 @@ from whet.rl.config import load_run_config
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = DOCS / "guides"
-PAGES = [DOCS / "hub.md", DOCS / "service.md", DOCS / "from-prime.md", GUIDES / "share.sh", GUIDES / "service.sh"]
+PAGES = [DOCS / "hub.md", DOCS / "service.md", DOCS / "migrating.md", GUIDES / "share.sh", GUIDES / "service.sh"]
 UNKNOWN = {
     ("train", "my.toml"),
     ("env", "publish"),
@@ -50,7 +50,7 @@ def test_command_of_a_page_is_there_with_its_options(words: tuple[str, ...], cap
 
 
 def test_errors_of_the_page_are_those_printed(capsys: Capture) -> None:
-    [block] = re.findall(r"```console\n(.*?)```", (DOCS / "from-prime.md").read_text(), re.S)
+    [block] = re.findall(r"```console\n(.*?)```", (DOCS / "migrating.md").read_text(), re.S)
     lines = block.splitlines()
     assert len(lines) == 6
     for command, error in zip(lines[::2], lines[1::2], strict=True):

@@ -1,4 +1,4 @@
-"""docs/guides/mcp.md does what it says when its files are typed in and its commands run."""
+"""docs/guides/tools.md does what it says when its files are typed in and its commands run."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import pytest
 
 import whet
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "mcp.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "tools.md").read_text().partition("## Tools of an MCP server")[2]
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_the_guide_names_every_key_of_a_server_and_every_limit():
     from whet.envs.mcp_env import MCPServerConfig
 
     keys = set(MCPServerConfig.model_fields) - {"description"}
-    table = GUIDE.partition("## What a server's dict takes")[2].partition("A misspelt key")[0]
+    table = GUIDE.partition("### What a server's dict takes")[2].partition("A misspelt key")[0]
     assert set(re.findall(r"`(\w+)`", table)) - {"True"} == keys
 
 

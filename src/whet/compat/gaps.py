@@ -1,4 +1,4 @@
-"""What the alias lacks of `verifiers` 0.1.14, and what to do instead. docs/from-verifiers.md shows the same table.
+"""What the alias lacks of `verifiers` 0.1.14, and what to do instead. docs/migrating.md shows the same table.
 
 It includes dependencies of `verifiers` that are extras of whet.
 """

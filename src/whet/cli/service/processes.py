@@ -111,7 +111,7 @@ def runner(*, given: dict[str, Any]) -> None:
 def deployments(*, given: dict[str, Any]) -> None:
     """Answer for deployments, by the interfaces of OpenAI and Anthropic, until Ctrl-C.
 
-    `whet service up` starts it by itself. Every request carries a token of the hub. docs/deployments.md is the guide.
+    `whet service up` starts it by itself. Every request carries a token of the hub. docs/serve.md is the guide.
 
     \b
     Examples:

@@ -198,7 +198,7 @@ class WeightStore:
             ray.wait(ends, num_returns=len(ends), timeout=CLOSED_WITHIN_S)
 
     def metrics(self) -> dict[str, float]:
-        """`weights/...`, see docs/cluster.md."""
+        """`weights/...`, see docs/scaling.md."""
         return {"weights/stored_bytes": float(self.counts.stored), "weights/copied_bytes": float(self.counts.copied)}
 
     def _stored(self, update: WeightUpdate) -> _Stored:
