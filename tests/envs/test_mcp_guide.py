@@ -1,4 +1,4 @@
-"""docs/guides/tools.md does what it says when its files are typed in and its commands run."""
+"""The MCP part of docs/guides/tools.md does what it says when its files are typed in and its commands run."""
 
 import os
 import re
@@ -9,7 +9,8 @@ import pytest
 
 import whet
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "tools.md").read_text().partition("## Tools of an MCP server")[2]
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "tools.md"
+GUIDE = PAGE.read_text().partition("## Tools of an MCP server")[2]
 
 
 @pytest.fixture

@@ -171,7 +171,14 @@ def test_the_architecture_page_lists_the_rooms_in_the_order_of_imports_and_files
 def test_every_source_file_that_a_design_page_names_exists():
     """`room/file.py`, from any folder on. Guides name files that their reader writes, so they are left out."""
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    pages = [ROOT / "docs" / "architecture.md", *(ROOT / "docs" / "design").glob("*.md")]
+    pages = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md", *(ROOT / "docs" / "design").glob("*.md")]
     named = {name for page in pages for name in re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)+\.py)`", page.read_text())}
     assert len(named) > 20
     assert sorted(name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in tracked)) == []
+
+
+def test_what_contributing_names_to_add_one_more_of_a_kind_exists() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## One more of a kind\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`((?:src|tests|docs)/[\w./]+)`", table))
+    assert len(named) > 10
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []

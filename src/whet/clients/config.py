@@ -13,6 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from whet.types import Usage
 
 ClientType = Literal["openai_chat_completions", "openai_completions", "openai_responses", "anthropic_messages"]
+CLASSES: dict[ClientType, str] = {
+    "openai_chat_completions": "whet.clients.providers.openai_chat:OpenAIChatCompletionsClient",
+    "openai_completions": "whet.clients.providers.openai_completions:OpenAICompletionsClient",
+    "openai_responses": "whet.clients.providers.openai_responses:OpenAIResponsesClient",
+    "anthropic_messages": "whet.clients.providers.anthropic_messages:AnthropicMessagesClient",
+}
+"""The client of each interface, as `module:class`: a module is imported with its first client."""
+
 MessageForm = Literal[
     "no_null_content", "images_as_user", "text_content", "system_as_user", "no_empty_content", "short_call_ids"
 ]

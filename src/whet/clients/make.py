@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 
 RETRIES_WITH_REPLICAS = 2  # of one request at one endpoint, where another can answer instead
 
-_KINDS: dict[ClientType, str] = {
-    "openai_chat_completions": "whet.clients.providers.openai_chat:OpenAIChatCompletionsClient",
-    "openai_completions": "whet.clients.providers.openai_completions:OpenAICompletionsClient",
-    "openai_responses": "whet.clients.providers.openai_responses:OpenAIResponsesClient",
-    "anthropic_messages": "whet.clients.providers.anthropic_messages:AnthropicMessagesClient",
-}
 _KIND_OF_PACKAGE: dict[str, ClientType] = {
     "AsyncOpenAI": "openai_chat_completions",
     "AsyncAzureOpenAI": "openai_chat_completions",
@@ -73,7 +67,9 @@ def _one(config: ClientConfig) -> Client[Any, Any, Any, Any]:
 
 
 def _class_of(kind: ClientType) -> type[Client[Any, Any, Any, Any]]:
-    module, _, name = _KINDS[kind].partition(":")
+    from whet.clients.config import CLASSES
+
+    module, _, name = CLASSES[kind].partition(":")
     client_class: type[Client[Any, Any, Any, Any]] = getattr(importlib.import_module(module), name)
     return client_class
 
