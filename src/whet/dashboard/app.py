@@ -21,7 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from whet import __version__
-from whet.dashboard import events, routes
+from whet.dashboard import routes
 from whet.dashboard.call import DashboardCall, Site, ViewerOf, error_answer
 from whet.dashboard.data.dashboard_data import DashboardData
 from whet.dashboard.errors import DashboardError
@@ -43,7 +43,6 @@ API, PAGE_DATA = "/api/v1", "/data"
 def data_router(data: DashboardData, viewer_of: ViewerOf) -> APIRouter:
     """The routes of the runs' data; `viewer_of` says on behalf of which viewer a request is answered."""
     router = APIRouter(dependencies=[Depends(_binding(data, viewer_of, Site()))])
-    router.include_router(events.router)
     router.include_router(routes.router)
     return router
 

@@ -1,12 +1,14 @@
-"""The HTTP routes of the runs' data. docs/design/service.md describes each."""
+"""The HTTP routes of the runs' data, and the streams of what is new in them. docs/design/service.md describes each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Header, Query
 from starlette.responses import Response, StreamingResponse
 
 from whet.dashboard.call import (
@@ -24,6 +26,7 @@ from whet.dashboard.call import (
 from whet.dashboard.data import facts
 from whet.dashboard.data.checkpoints import TarStream, archive, checkpoints, is_written
 from whet.dashboard.data.comparing import compare
+from whet.dashboard.data.feeds import Subscriber, event, missed
 from whet.dashboard.data.files import log_lines
 from whet.dashboard.data.rollouts import (
     RolloutQuery,
@@ -38,11 +41,17 @@ from whet.dashboard.data.rollouts import (
 from whet.dashboard.data.series import MOST_POINTS, metrics
 from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.data.tokens import tokens_json, tokens_of
+from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import RunKind, RunQuery, RunState, What
+from whet.errors import WhetError
 from whet.records.heads import Filter, Sort, SortColumn
 from whet.records.log import MOST_LINES, LogQuery
 
 router = APIRouter(route_class=DataRoute)
+HEARTBEAT_SECONDS = 15.0
+"""Between two looks at whether the viewer may still see what is streamed; a comment is sent where nothing else was."""
+RETRY_MS = 1_000
+EVENT_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 Limit = Annotated[int, Query(ge=1, le=200)]
 Points = Annotated[int, Query(ge=2, le=MOST_POINTS)]
 Names = Annotated[str, Query(max_length=5_000)]
@@ -244,3 +253,78 @@ def get_comparison(
     call: Call, run: Annotated[list[Words], Query(min_length=2, max_length=4)], names: Names = "", points: Points = 500
 ) -> Response:
     return json_answer(compare(call.data, [call.run(id) for id in run], _names(names), points))
+
+
+# Server-sent events.
+
+
+@router.get("/events")
+async def list_events(call: Call) -> Response:
+    """`run` for every run that changed: `{"run", "state", "step", "reward", ...}`."""
+    subscriber = Subscriber(call.viewer)
+    call.data.watcher.follow_list(subscriber)
+    first = f"retry: {RETRY_MS}\n\n".encode()
+    return _stream(call, subscriber, first, lambda: _check_list(call, subscriber))
+
+
+@router.get("/runs/{run}/events")
+async def run_events(
+    call: Call, run: RunId, last_event_id: Annotated[str, Header(max_length=200, alias="Last-Event-ID")] = ""
+) -> Response:
+    """`hello`, then `step`, `state`, `evaluation`, `log`, `finding`, `reset` (fetch all again), and `end`."""
+    subscriber = Subscriber(call.viewer)
+
+    def begin() -> bytes:
+        library_run = call.run(run)
+        feed = call.data.watcher.follow(library_run, subscriber)
+        try:
+            hello = event("hello", {"run": run, "state": library_run.state, "generation": feed.metrics.generation})
+            end = [event("end", {"run": run, "state": library_run.state})] if library_run.ended else []
+            return b"".join([f"retry: {RETRY_MS}\n\n".encode(), hello, *missed(feed, library_run, last_event_id), *end])
+        except BaseException:
+            call.data.watcher.leave(subscriber)
+            raise
+
+    first = await asyncio.to_thread(begin)
+    return _stream(call, subscriber, first, lambda: call.run(run))
+
+
+def _check_list(call: DashboardCall, subscriber: Subscriber) -> None:
+    """Forget which runs the viewer may see. Raises `DashboardError` where its session has ended."""
+    for id in [id for id, seen in subscriber.seen.items() if seen]:
+        try:
+            call.run(id)
+        except DashboardError as error:
+            if error.code != "not_found":
+                raise
+            subscriber.seen[id] = False
+
+
+def _stream(call: DashboardCall, subscriber: Subscriber, first: bytes, check: Callable[[], object]) -> Response:
+    return StreamingResponse(
+        _batches(call, subscriber, first, check), media_type="text/event-stream", headers=EVENT_HEADERS
+    )
+
+
+async def _batches(
+    call: DashboardCall, subscriber: Subscriber, first: bytes, check: Callable[[], object]
+) -> AsyncIterator[bytes]:
+    try:
+        yield first
+        checked = time.monotonic()
+        while b"event: end\n" not in first:
+            try:
+                batch = await asyncio.wait_for(subscriber.batches.get(), HEARTBEAT_SECONDS)
+                if batch is None:
+                    return  # dropped, or the server ends
+                first = batch
+            except TimeoutError:
+                first = b": heartbeat\n\n"
+            if time.monotonic() - checked >= HEARTBEAT_SECONDS:
+                checked = time.monotonic()
+                await asyncio.to_thread(check)
+            yield first
+    except WhetError as error:  # the run is gone, or the viewer may not see it any more
+        yield event("end", {"reason": str(error)})
+    finally:
+        call.data.watcher.leave(subscriber)

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 import tomli_w
 
-from whet.dashboard.data.cutting import Cutter
-from whet.dashboard.data.files import directory_of, open_inside, read_object, read_text
+from whet.dashboard.data.files import Cutter, directory_of, open_inside, read_object, read_text
 from whet.dashboard.data.machine import ProcessUse
 from whet.dashboard.data.stores import results_directory
 from whet.dashboard.errors import DashboardError, no_such

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whet.dashboard.data.cutting import Cutter
-from whet.dashboard.data.files import log_lines, read_object
+from whet.dashboard.data.files import Cutter, log_lines, read_object
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun, Viewer
 from whet.errors import WhetError

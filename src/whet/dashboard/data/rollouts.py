@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from whet.dashboard.data.cutting import LONGEST_ANSWER, Cutter
+from whet.dashboard.data.files import LONGEST_ANSWER, Cutter
 from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.errors import DashboardError
 from whet.records.heads import EVERY_ROLLOUT, CountColumn, Filter, Head, IndexProgress, Sort

@@ -1,6 +1,6 @@
 """The pages: one file for each subject, with a `router`; PAGE_ROUTERS are those of every dashboard."""
 
-from whet.dashboard.pages import checkpoints, compare, config, logs, reports, run, runs
+from whet.dashboard.pages import compare, reports, run, runs, written
 from whet.dashboard.pages.rollouts import group, listing, rollout, step
 
 PAGE_ROUTERS = (
@@ -11,8 +11,6 @@ PAGE_ROUTERS = (
     rollout.router,
     group.router,
     step.router,
-    logs.router,
-    checkpoints.router,
-    config.router,
+    written.router,
     reports.router,
 )
