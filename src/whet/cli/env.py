@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from whet.authoring.install import Installed, install_environment
+from whet.authoring.install import Installed, environments_here, install_environment
 from whet.authoring.scaffold import Kind
 from whet.cli.output import JsonOption, json_object, print_json, print_result
 from whet.cli.sharing import packages
-from whet.cli.sharing.common import HubOption, IdArgument, hub_id, safe
+from whet.cli.sharing.common import HubOption, IdArgument, hub_id, print_items, read_value, safe
 from whet.cli.sharing.versions import action_app, version_app
 from whet.envs.identity.ids import parse_id
 from whet.errors import ConfigError
-from whet.hub.client.connection import connect
+from whet.hub.answers import EnvironmentAnswer, KeyAnswer
+from whet.hub.client.connection import connect, path_of
 from whet.hub.client.fetch import HubId, credentials_for_pip, find_version, requirement_of
 
 # `whet env secret` and `whet env var`: what a hub keeps with an environment.
@@ -30,7 +30,7 @@ var_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 @secret_app.command("list")
 def list_secrets(environment: IdArgument, hub: HubOption = None, json_output: JsonOption = False) -> None:
     """The names of an environment's secrets."""
-    _list_keys(environment, "secrets", hub, json_output)
+    print_items(KeyAnswer, f"{hub_id(environment).path}/secrets", "secrets", hub, json_output)
 
 
 @secret_app.command("set")
@@ -41,13 +41,7 @@ def set_secret(environment: IdArgument, key: KeyArgument, hub: HubOption = None)
     Example:
       whet env secret set alice/word-game API_KEY < key.txt
     """
-    if sys.stdin.isatty():
-        value = typer.prompt(f"value of {key}", hide_input=True, err=True)
-    else:
-        value = sys.stdin.read().removesuffix("\n")
-    if not value:
-        raise ConfigError(f"the value of {key} on standard input is empty.")
-    _set_key(environment, "secrets", key, value, hub)
+    _set_key(environment, "secrets", key, read_value(key), hub)
 
 
 @secret_app.command("delete")
@@ -59,7 +53,7 @@ def delete_secret(environment: IdArgument, key: KeyArgument, hub: HubOption = No
 @var_app.command("list")
 def list_variables(environment: IdArgument, hub: HubOption = None, json_output: JsonOption = False) -> None:
     """The variables of an environment."""
-    _list_keys(environment, "variables", hub, json_output)
+    print_items(KeyAnswer, f"{hub_id(environment).path}/variables", "variables", hub, json_output)
 
 
 @var_app.command("set")
@@ -79,18 +73,7 @@ def delete_variable(environment: IdArgument, key: KeyArgument, hub: HubOption = 
     _delete_key(environment, "variables", key, hub)
 
 
-def _list_keys(environment: str, kind: str, hub: str | None, json_output: bool) -> None:
-    from whet.hub.answers import KeyAnswer
-    from whet.hub.client.connection import connect
-
-    with connect(hub) as connection:
-        found = list(connection.items(KeyAnswer, f"{hub_id(environment).path}/{kind}"))
-    print_result(safe({kind: [item.model_dump(exclude_none=True) for item in found]}), json_output)
-
-
 def _set_key(environment: str, kind: str, key: str, value: str, hub: str | None) -> None:
-    from whet.hub.client.connection import connect, path_of
-
     wanted = hub_id(environment)
     with connect(hub) as connection:
         connection.send("PUT", f"/api/v1{wanted.path}/{kind}{path_of(key)}", json={"value": value})
@@ -98,8 +81,6 @@ def _set_key(environment: str, kind: str, key: str, value: str, hub: str | None)
 
 
 def _delete_key(environment: str, kind: str, key: str, hub: str | None) -> None:
-    from whet.hub.client.connection import connect, path_of
-
     wanted = hub_id(environment)
     with connect(hub) as connection:
         connection.send("DELETE", f"/api/v1{wanted.path}/{kind}{path_of(key)}")
@@ -261,34 +242,25 @@ def list_environments(
       whet env list --owner my-team
       whet env list --search word --json
     """
-    from whet.authoring.install import environments_here
-
     if on_hub or owner or search or hub:
         _list_hub(owner, search, hub, json_output)
         return
-    found = environments_here()
-    if not found and not json_output:
+    environments = environments_here()
+    if not environments and not json_output:
         typer.echo("no environments here. Make one with: whet env init NAME")
         return
-    print_result({"environments": found}, json_output)
+    print_result({"environments": environments}, json_output)
 
 
 def _list_hub(owner: str | None, search: str | None, hub: str | None, json_output: bool) -> None:
-    from whet.hub.answers import EnvironmentAnswer
-    from whet.hub.client.connection import connect
-
     with connect(hub) as connection:
-        found = list(connection.items(EnvironmentAnswer, "/environments", owner=owner, search=search))
-    if not found and not json_output:
+        environments = list(connection.items(EnvironmentAnswer, "/environments", owner=owner, search=search))
+    if not environments and not json_output:
         typer.echo(f"no such environments on {connection.url}")
         return
-    rows = [
-        environment.model_dump(include={"id", "latest", "visibility", "downloads", "summary"}) for environment in found
-    ]
-    print_result(
-        safe({"environments": [environment.model_dump() for environment in found] if json_output else rows}),
-        json_output,
-    )
+    shown = None if json_output else {"id", "latest", "visibility", "downloads", "summary"}
+    rows = [environment.model_dump(include=shown) for environment in environments]
+    print_result(safe({"environments": rows}), json_output)
 
 
 # `whet env install owner/name[@version]`: exactly that wheel of the hub, by its URL and hash.

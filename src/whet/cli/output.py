@@ -94,6 +94,14 @@ def print_json(result: Any) -> None:
     sys.stdout.flush()
 
 
+def print_done(result: Any, as_json: bool, text: str) -> None:
+    """A result for a program to read, or a line about it for a person."""
+    if as_json:
+        print_json(result)
+    else:
+        typer.echo(text)
+
+
 def print_result(result: Mapping[str, Any], as_json: bool) -> None:
     """A result for a program to read, or for a person: aligned lines, with a table for each list of records."""
     if as_json:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Annotated
 
 import typer
 
-from whet.cli.output import JsonOption, print_result
-from whet.cli.sharing.common import HubOption, safe
+from whet.cli.output import JsonOption, print_done, print_result
+from whet.cli.sharing.common import HubOption, read_value, safe
 from whet.errors import ConfigError
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="Name of the variable that runs see.")]
@@ -47,13 +46,10 @@ def set_secret(
     from whet.service.client.connection import connect_service
 
     with connect_service(hub) as service:
-        value = _value(key, from_env)
+        value = read_value(key) if from_env is None else _variable(from_env)
         chosen = owner or default_owner(service)
         service.send("PUT", f"/api/v1/secrets{path_of(chosen, key)}", json={"value": value})
-    if json_output:
-        print_result({"owner": chosen, "name": key}, True)
-    else:
-        typer.echo(f"{key} of {chosen} is set")
+    print_done({"owner": chosen, "name": key}, json_output, f"{key} of {chosen} is set")
 
 
 @app.command("list")
@@ -93,21 +89,11 @@ def delete_secret(
     with connect_service(hub) as service:
         chosen = owner or default_owner(service)
         service.send("DELETE", f"/api/v1/secrets{path_of(chosen, key)}")
-    if json_output:
-        print_result({"owner": chosen, "deleted": key}, True)
-    else:
-        typer.echo(f"{key} of {chosen} is deleted")
+    print_done({"owner": chosen, "deleted": key}, json_output, f"{key} of {chosen} is deleted")
 
 
-def _value(key: str, from_env: str | None) -> str:
-    if from_env is not None:
-        value = os.environ.get(from_env, "")
-        if not value:
-            raise ConfigError(f"--from-env {from_env}: the variable is not set here, or it is empty.")
-    elif sys.stdin.isatty():
-        value = str(typer.prompt(f"value of {key}", hide_input=True, err=True))
-    else:
-        value = sys.stdin.read().removesuffix("\n")
+def _variable(name: str) -> str:
+    value = os.environ.get(name, "")
     if not value:
-        raise ConfigError(f"the value of {key} on standard input is empty.")
+        raise ConfigError(f"--from-env {name}: the variable is not set here, or it is empty.")
     return value

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whet.cli.output import print_result
 from whet.errors import ConfigError
 from whet.system.terminal import safe_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from pydantic import BaseModel
 
     from whet.evals.config import EvalConfig
     from whet.hub.client.fetch import HubId
@@ -60,3 +64,23 @@ def safe(value: Any) -> Any:
     if isinstance(value, dict):
         return {safe(key): safe(item) for key, item in value.items()}
     return [safe(item) for item in value] if isinstance(value, list) else value
+
+
+def print_items(answer: type[BaseModel], path: str, name: str, hub: str | None, json_output: bool) -> None:
+    """Print everything of a list on the hub."""
+    from whet.hub.client.connection import connect
+
+    with connect(hub) as connection:
+        items = [item.model_dump(exclude_unset=True) for item in connection.items(answer, path)]
+    print_result(safe({name: items}), json_output)
+
+
+def read_value(key: str) -> str:
+    """The value of a secret, of standard input or typed unseen. Raises `ConfigError` for one that is empty."""
+    if sys.stdin.isatty():
+        value = str(typer.prompt(f"value of {key}", hide_input=True, err=True))
+    else:
+        value = sys.stdin.read().removesuffix("\n")
+    if not value:
+        raise ConfigError(f"the value of {key} on standard input is empty.")
+    return value

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from whet.authoring.install import environment_here
+from whet.authoring.review.findings import Report
 from whet.cli.output import JsonOption, print_json, print_result, progress_bar
 from whet.cli.sharing.common import HubOption, IdArgument, hub_id, safe
 from whet.cli.sharing.versions import watched
+from whet.envs.loading import LOCAL_FOLDER
 from whet.errors import ConfigError
+from whet.hub.answers import ContentEntry, VersionAnswer
+from whet.hub.client import fetch, publish
+from whet.hub.client.connection import HubRequestError, connect, path_of
+from whet.hub.client.fetch import HubId, find_version, version_path
+from whet.hub.client.package import Built, PackageSource, find_source, uncommitted
 from whet.system.terminal import safe_lines, safe_text
-
-if TYPE_CHECKING:
-    from whet.authoring.review.findings import Report
-    from whet.hub.client.package import Built, PackageSource
 
 SHOWN_FILES = 12
 
@@ -64,23 +68,18 @@ def push(
       whet env push word-game --visibility PUBLIC
       whet env push --path environments/word_game --owner my-team --auto-bump
     """
-    from whet.hub.client.connection import connect
-    from whet.hub.client.package import find_source
-    from whet.hub.client.publish import Options, default_owner, refuse_unready
-    from whet.hub.client.publish import push as push_source
-
     if environment is not None and path is not None:
         raise ConfigError("name the package or give --path, not both.")
     source = find_source(environment or str(path or "."))
-    options = Options(visibility, auto_bump, allow_dirty, check)
+    options = publish.Options(visibility, auto_bump, allow_dirty, check)
     with connect(hub) as connection, progress_bar(quiet=json_output or not sys.stderr.isatty()) as progress:
         if connection.token is None:
             raise ConfigError(f"pushing needs a login: whet login --hub {connection.url}")
-        owner = owner or default_owner(connection)
-        refuse_unready(source, options, lambda report: show_findings(report, quiet=json_output))
+        owner = owner or publish.default_owner(connection)
+        publish.refuse_unready(source, options, lambda report: show_findings(report, quiet=json_output))
         preview = _no_preview if json_output else _preview
         say = _say_aside if json_output else typer.echo
-        pushed = push_source(connection, owner, source, options, preview=preview, say=say, progress=progress)
+        pushed = publish.push(connection, owner, source, options, preview=preview, say=say, progress=progress)
         version = pushed.version
         action = None
         if wait and version.action is not None:
@@ -147,15 +146,10 @@ def pull(
       whet env pull alice/word-game
       whet env pull alice/word-game@1.2.0 --path ~/word-game
     """
-    from whet.envs.loading import LOCAL_FOLDER
-    from whet.hub.client.connection import connect
-    from whet.hub.client.fetch import find_version
-    from whet.hub.client.fetch import pull as pull_source
-
     with connect(hub) as connection:
         version = find_version(connection, hub_id(environment))
         target = path.expanduser() if path is not None else Path(LOCAL_FOLDER, version.module)
-        pull_source(connection, version, target)
+        fetch.pull(connection, version, target)
     typer.echo(f"pulled {version.id} into {target}/")
 
 
@@ -177,15 +171,10 @@ def info(
       whet env info word-game
       whet env info alice/word-game@1.2.0
     """
-    from whet.authoring.install import environment_here
-
     here = environment_here(environment) if hub is None else None
     if here is not None:
         print_result(safe(here), json_output)
         return
-    from whet.hub.client.connection import connect
-    from whet.hub.client.fetch import find_version
-
     with connect(hub) as connection:
         version = find_version(connection, hub_id(environment))
     facts = version.model_dump()
@@ -213,14 +202,10 @@ def inspect(
       whet env inspect alice/word-game
       whet env inspect alice/word-game@1.2.0 word_game/__init__.py
     """
-    from whet.hub.answers import ContentEntry
-    from whet.hub.client.connection import connect, path_of
-    from whet.hub.client.fetch import find_version
-
     archive = "sdist" if source else "wheel"
     with connect(hub) as connection:
         version = find_version(connection, hub_id(environment))
-        contents = f"/environments{path_of(version.owner, version.name)}/versions{path_of(version.version)}/contents"
+        contents = f"{version_path(version)}/contents"
         if file is None:
             entries = connection.items(ContentEntry, contents, archive=archive)
             print_result(safe({"files": [entry.model_dump() for entry in entries]}), json_output)
@@ -251,15 +236,9 @@ def status(
     Example:
       whet env status word-game
     """
-    from whet.hub.answers import VersionAnswer
-    from whet.hub.client.connection import HubRequestError, connect
-    from whet.hub.client.fetch import HubId
-    from whet.hub.client.package import find_source, uncommitted
-    from whet.hub.client.publish import default_owner
-
     source = find_source(environment)
     with connect(hub) as connection:
-        wanted = HubId.parse(f"{owner or default_owner(connection)}/{source.name}")
+        wanted = HubId.parse(f"{owner or publish.default_owner(connection)}/{source.name}")
         try:
             there = list(connection.items(VersionAnswer, f"{wanted.path}/versions"))
         except HubRequestError as error:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from whet.cli.output import JsonOption, print_json, print_result
 from whet.cli.sharing.common import HubOption, IdArgument, hub_id, id_with_version, safe
 from whet.errors import ConfigError
+from whet.hub.answers import ActionAnswer, VersionAnswer
+from whet.hub.client.connection import HubClient, connect, path_of
+from whet.hub.client.fetch import find_version, version_path
 from whet.system.terminal import safe_lines
-
-if TYPE_CHECKING:
-    from whet.hub.answers import ActionAnswer
-    from whet.hub.client.connection import HubClient
-    from whet.hub.client.fetch import HubId
 
 WATCH_S = 1.0
 
@@ -26,9 +24,6 @@ action_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 @version_app.command("list")
 def list_versions(environment: IdArgument, hub: HubOption = None, json_output: JsonOption = False) -> None:
     """The versions of an environment on the hub."""
-    from whet.hub.answers import VersionAnswer
-    from whet.hub.client.connection import connect
-
     with connect(hub) as connection:
         versions = list(connection.items(VersionAnswer, f"{hub_id(environment).path}/versions"))
     if json_output:
@@ -61,12 +56,10 @@ def yank(
     Example:
       whet env version yank alice/word-game@1.2.0 --reason "wrong answers"
     """
-    from whet.hub.client.connection import connect
-
     wanted = id_with_version(environment)
     with connect(hub) as connection:
         method, body = ("DELETE", None) if undo else ("POST", {"reason": reason})
-        connection.send(method, f"/api/v1{_version_path(wanted)}/yank", json=body, retry=True)
+        connection.send(method, f"/api/v1{version_path(wanted)}/yank", json=body, retry=True)
     typer.echo(f"{wanted} is {'no longer yanked' if undo else 'yanked'}")
 
 
@@ -82,21 +75,17 @@ def delete_version(
     Example:
       whet env version delete alice/word-game@1.2.0
     """
-    from whet.hub.client.connection import connect
-
     wanted = id_with_version(environment)
     with connect(hub) as connection:
         if not yes and not typer.confirm(f"delete {wanted} for ever, also for those who use it?", err=True):
             raise typer.Abort
-        connection.send("DELETE", f"/api/v1{_version_path(wanted)}")
+        connection.send("DELETE", f"/api/v1{version_path(wanted)}")
     typer.echo(f"deleted {wanted}")
 
 
 @action_app.command("list")
 def list_actions(environment: IdArgument, hub: HubOption = None, json_output: JsonOption = False) -> None:
     """How the hub tried a version out, each time it did."""
-    from whet.hub.client.connection import connect
-
     with connect(hub) as connection:
         actions = _actions(connection, environment)
     print_result(safe({"actions": [action.model_dump() for action in actions]}), json_output)
@@ -114,8 +103,6 @@ def action_logs(
     Example:
       whet env action logs alice/word-game@1.2.0 --follow
     """
-    from whet.hub.client.connection import connect
-
     with connect(hub) as connection:
         newest = _newest_action(connection, environment)
         if follow:
@@ -128,29 +115,15 @@ def action_logs(
 @action_app.command("retry")
 def retry_action(environment: IdArgument, hub: HubOption = None) -> None:
     """Have the hub try a version out again."""
-    from whet.hub.answers import ActionAnswer
-    from whet.hub.client.connection import connect
-
     with connect(hub) as connection:
         newest = _newest_action(connection, environment)
         again = connection.ask(ActionAnswer, "POST", f"/actions/{newest.id}/retry")
     typer.echo(f"{again.environment}@{again.version} is {again.state}, attempt {again.attempt}")
 
 
-def _version_path(wanted: HubId) -> str:
-    from whet.hub.client.connection import path_of
-
-    return f"{wanted.path}/versions{path_of(wanted.version or '')}"
-
-
 def _actions(hub: HubClient, environment: str) -> list[ActionAnswer]:
-    from whet.hub.answers import ActionAnswer
-    from whet.hub.client.connection import path_of
-    from whet.hub.client.fetch import find_version
-
     version = find_version(hub, hub_id(environment))
-    path = f"/environments{path_of(version.owner, version.name)}/versions{path_of(version.version)}/actions"
-    return list(hub.items(ActionAnswer, path))
+    return list(hub.items(ActionAnswer, f"{version_path(version)}/actions"))
 
 
 def _newest_action(hub: HubClient, environment: str) -> ActionAnswer:
@@ -162,9 +135,6 @@ def _newest_action(hub: HubClient, environment: str) -> ActionAnswer:
 
 def watched(hub: HubClient, action: str, *, quiet: bool) -> ActionAnswer:
     """An action once it is done; its log is printed as it grows, on standard error."""
-    from whet.hub.answers import ActionAnswer
-    from whet.hub.client.connection import path_of
-
     offset = 0
     while True:
         state = hub.ask(ActionAnswer, "GET", f"/actions{path_of(action)}")
@@ -177,8 +147,6 @@ def watched(hub: HubClient, action: str, *, quiet: bool) -> ActionAnswer:
 
 def _print_log(hub: HubClient, action: str, offset: int) -> int:
     """Print an action's log from a byte on; returns the byte after the last."""
-    from whet.hub.client.connection import path_of
-
     answer = hub.send(
         "GET", f"/api/v1/actions{path_of(action)}/log", params={"offset": str(offset)}, headers={"Accept": "*/*"}
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import tempfile
@@ -61,7 +62,12 @@ def find_version(hub: HubClient, wanted: HubId) -> VersionAnswer:
         raise HubRequestError(
             f"{wanted} has no version that is not yanked or a pre-release. Name one: {wanted}@VERSION"
         )
-    return hub.ask(VersionAnswer, "GET", f"{wanted.path}/versions{path_of(version)}")
+    return hub.ask(VersionAnswer, "GET", version_path(dataclasses.replace(wanted, version=version)))
+
+
+def version_path(version: HubId | VersionAnswer) -> str:
+    """Of a version, in the hub's API."""
+    return f"/environments{path_of(version.owner, version.name)}/versions{path_of(version.version or '')}"
 
 
 def url_of(hub: HubClient, version: VersionAnswer, file: FileAnswer) -> str:
