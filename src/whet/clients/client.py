@@ -51,6 +51,7 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
 
     @property
     def config(self) -> ClientConfig | None:
+        """The config that it was made from; None for one made from a provider's client."""
         return self._config
 
     async def get_response(
@@ -103,9 +104,11 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
         raise self._missing("to_native_prompt")
 
     async def to_native_tool(self, tool: Tool) -> ToolT:
+        """A tool in the provider's form."""
         raise self._missing("to_native_tool")
 
     async def to_native_tools(self, tools: list[Tool] | None) -> list[ToolT] | None:
+        """`to_native_tool` of each; None where the turn has no tools."""
         return None if tools is None else [await self.to_native_tool(tool) for tool in tools]
 
     async def get_native_response(
@@ -116,6 +119,7 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
         tools: list[ToolT] | None = None,
         **kwargs: Any,
     ) -> ResponseT:
+        """One request to the provider. Raises the provider's errors, or `ModelError`."""
         raise self._missing("get_native_response")
 
     async def raise_from_native_response(self, response: ResponseT) -> None:
@@ -123,6 +127,7 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
         raise self._missing("raise_from_native_response")
 
     async def from_native_response(self, response: ResponseT) -> Response:
+        """The provider's response as whet's own: message, usage, token ids and logprobs where they are there."""
         raise self._missing("from_native_response")
 
     async def close(self) -> None:
@@ -177,6 +182,7 @@ class StreamedAnswer:
     tool_calls: list[ToolCall] = field(default_factory=list)
 
     def add(self, delta: Delta) -> None:
+        """Append a delta."""
         self.reasoning += delta.reasoning
         self.content += delta.content
         self.tool_calls += delta.tool_calls

@@ -83,6 +83,7 @@ class EndpointEntry(StrictModel):
         return value
 
     def settings(self) -> dict[str, Any]:
+        """The fields of `EndpointConfig` that the entry sets."""
         return {
             "api_base_url": self.url,
             "api_key_var": self.key,

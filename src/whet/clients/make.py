@@ -105,9 +105,12 @@ class ReplicaClient(Client[None, Any, Any, Any]):
 
     @property
     def base_url(self) -> str:
+        """The addresses of all replicas, separated by commas."""
         return ",".join(str(getattr(client, "base_url", "")) for client in self.clients)
 
     async def get_response(self, *request: Any, state: State | None = None, **kwargs: Any) -> Response:
+        """A response of the task's replica, or of another where that one is down. Raises `EndpointDownError` where none
+        answers, `EndpointUnreachableError` where none ever did."""
         last: EndpointDownError | EndpointUnreachableError | None = None
         for number in self._order(state):
             try:

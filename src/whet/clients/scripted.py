@@ -52,6 +52,7 @@ class ScriptedClient(Client[None, Any, Any, Any]):
         on_delta: OnDelta | None = None,
         **kwargs: Any,
     ) -> Response:
+        """The answer of this turn. Raises `ConfigError` where the list has no more."""
         turn = self.calls if state is None else len(state["trajectory"])
         self.calls += 1
         if self._answers is not None:

@@ -27,6 +27,7 @@ class UsageTotals(dict[str, float]):
         self.seen = False
 
     def add(self, input_tokens: float, output_tokens: float, cost: float | None = None) -> None:
+        """Add tokens, and dollars where they are known. Raises `ValueError` for negative tokens."""
         if input_tokens < 0 or output_tokens < 0:
             raise ValueError(f"token usage cannot be negative: {input_tokens} in, {output_tokens} out")
         self.seen = True
@@ -36,11 +37,13 @@ class UsageTotals(dict[str, float]):
             self["cost"] = self.get("cost", 0.0) + cost
 
     def add_response(self, response: Any) -> None:
+        """Add what a response reports, if it reports any."""
         tokens = usage_of(response)
         if tokens is not None:
             self.add(*tokens, cost_of(response))
 
     def snapshot(self) -> TokenUsage | None:
+        """The totals as plain numbers; None where no model has reported any."""
         if not self.seen:
             return None
         seen: TokenUsage = {"input_tokens": self["input_tokens"], "output_tokens": self["output_tokens"]}

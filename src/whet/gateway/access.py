@@ -14,7 +14,8 @@ from whet.types import Response
 class Visitor(Protocol):
     """What the requests with one key may use. What it may not see is for it as if it did not exist."""
 
-    def models(self) -> Sequence[str]: ...
+    def models(self) -> Sequence[str]:
+        """The names of the models that this key may use."""
 
     def find(self, model: str) -> AnyClient | None:
         """The client of a model; None for one that this key may not use. Raises `RequestError` for one that is known

@@ -39,6 +39,7 @@ class Adapters:
         self._names: list[str] = []
 
     def full_name(self, name: str) -> str:
+        """The name of an adapter as requests have it: `base:name`."""
         return f"{self._base}:{name}"
 
     async def load(self, name: str, path: Path) -> None:
@@ -65,6 +66,8 @@ class Adapters:
         await self._policy.engine.unload_adapter(name)
 
     async def load_by_request(self, body: Any) -> str:
+        """`load` for a body `{"lora_name", "lora_path"}`, with a path below the folder; returns the full name. Raises
+        `RequestError`."""
         request, folder = read_body(LoadBody, body), self._allowed("loaded")
         try:
             path = (folder / request.lora_path).resolve()
@@ -76,6 +79,7 @@ class Adapters:
         return self.full_name(request.lora_name)
 
     async def unload_by_request(self, body: Any) -> str:
+        """`unload` for a body `{"lora_name"}`; returns the full name. Raises `RequestError`."""
         request = read_body(UnloadBody, body)
         self._allowed("unloaded")
         await self._as_request(self.unload(request.lora_name))

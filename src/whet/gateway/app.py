@@ -343,4 +343,5 @@ class GatewayMetrics:
         self._tokens.labels("written").inc(sum(usage.completion_tokens for usage in usages))
 
     def text(self) -> bytes:
+        """The figures in Prometheus' text format."""
         return generate_latest(self._registry)

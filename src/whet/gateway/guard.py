@@ -42,6 +42,7 @@ class Hosts:
         return cls(frozenset(names | {socket.gethostname().lower()}), any_address=True)
 
     def allow(self, name: str | None) -> bool:
+        """Whether a request may be for the host `name`, without its port."""
         if ANY in self.names:
             return True
         name = (name or "").rstrip(".").lower()

@@ -106,6 +106,7 @@ class RolloutGateway:
     """One environment's use of the server: a `SessionGateway`."""
 
     def open(self, session: Session) -> Opening:
+        """Add a session to the server of this event loop, which is started for the first one."""
         running = self._own()
         running.check()
         opened = RolloutSession(session)
@@ -113,6 +114,7 @@ class RolloutGateway:
         return Opening(opened.id, running.port, f"/sessions/{opened.id}", opened.secret)
 
     async def shut(self, opening: Opening) -> None:
+        """Refuse further requests of a session."""
         running = _running.get(asyncio.get_running_loop())
         if running is not None:
             running.gateway.sessions.close(opening.session_id)

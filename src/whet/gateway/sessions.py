@@ -22,7 +22,8 @@ class Answering(Protocol):
     id: str
     secret: str
 
-    async def answer(self, request: TurnRequest, on_delta: OnDelta | None = None) -> Response: ...
+    async def answer(self, request: TurnRequest, on_delta: OnDelta | None = None) -> Response:
+        """The response of one turn; `on_delta` receives it in deltas."""
 
 
 AnsweringT = TypeVar("AnsweringT", bound=Answering)
@@ -35,6 +36,7 @@ class Sessions:
         self._open: dict[str, Answering] = {}
 
     def add(self, session: AnsweringT) -> AnsweringT:
+        """Open a session."""
         self._open[session.id] = session
         return session
 

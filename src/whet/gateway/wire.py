@@ -60,7 +60,8 @@ class EventWriter(Protocol):
     def begin(self, prompt_tokens: int | None) -> str:
         """The stream's head; `prompt_tokens` where they are known."""
 
-    def add(self, delta: Delta, choice: int = 0) -> str: ...
+    def add(self, delta: Delta, choice: int = 0) -> str:
+        """The events of a delta of one choice, counted from 0; may be empty."""
 
     def finish(self, responses: Sequence[Response]) -> str:
         """What comes after the last delta of all choices."""
@@ -78,9 +79,11 @@ class Interface(Protocol):
     def write_answer(self, request: TurnRequest, responses: Sequence[Response]) -> dict[str, Any]:
         """`responses` are as many as the request has choices."""
 
-    def write_stream(self, request: TurnRequest, answer: AnswerId) -> EventWriter: ...
+    def write_stream(self, request: TurnRequest, answer: AnswerId) -> EventWriter:
+        """A writer of the events of one answer."""
 
-    def write_error(self, error: RequestError) -> dict[str, Any]: ...
+    def write_error(self, error: RequestError) -> dict[str, Any]:
+        """The body of an error; its HTTP status is in `error.status`."""
 
 
 class Body(BaseModel):
@@ -130,6 +133,7 @@ def content_of(parts: list[dict[str, Any]]) -> Any:
 
 
 def tool_of(name: str, description: str | None, schema: dict[str, Any] | None) -> Tool:
+    """A tool with the defaults of what a request left out."""
     return Tool(name=name, description=description or "", parameters=schema or {"type": "object", "properties": {}})
 
 

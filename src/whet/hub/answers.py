@@ -23,6 +23,7 @@ def moment(at: float) -> str:
 
 
 def maybe(at: float | None) -> str | None:
+    """`moment`, or None for what has not happened."""
     return None if at is None else moment(at)
 
 
@@ -34,6 +35,8 @@ RoleName = Annotated[str, BeforeValidator(lambda role: Role(role).name.lower() i
 
 
 class ResponseModel(BaseModel):
+    """What a route answers, also made from a row of the database."""
+
     model_config = ConfigDict(from_attributes=True)
 
 
@@ -45,16 +48,22 @@ class Page(ResponseModel, Generic[T]):
 
 
 class Health(ResponseModel):
+    """The hub answers; its version."""
+
     status: Literal["ok"]
     version: str
 
 
 class MembershipAnswer(ResponseModel):
+    """A namespace and the role in it."""
+
     owner: str
     role: RoleName
 
 
 class OwnToken(ResponseModel):
+    """The token of the request itself."""
+
     id: str
     name: str
     expires_at: Moment
@@ -71,11 +80,15 @@ class Identity(ResponseModel):
 
 
 class ActionState(ResponseModel):
+    """How far the check of a version is."""
+
     id: str
     state: Literal["queued", "running", "passed", "failed"]
 
 
 class ActionAnswer(ActionState):
+    """The check of a version; `attempt` is how often it was begun."""
+
     environment: str
     version: str
     attempt: int
@@ -86,6 +99,8 @@ class ActionAnswer(ActionState):
 
 
 class FileAnswer(ResponseModel):
+    """A file of a version: `size` in bytes, `sha256` in hex digits, `url` to download it."""
+
     kind: Literal["wheel", "sdist"]
     filename: str
     size: int
@@ -94,6 +109,8 @@ class FileAnswer(ResponseModel):
 
 
 class Yanked(ResponseModel):
+    """Why and since when a version is hidden from new installs."""
+
     reason: str | None
     at: Moment
 
@@ -136,6 +153,8 @@ class EnvironmentAnswer(ResponseModel):
 
 
 class PushFile(ResponseModel):
+    """A file of a push: `size` bytes were announced, `offset` have arrived, `url` takes the rest."""
+
     kind: Literal["wheel", "sdist"]
     filename: str
     size: int
@@ -158,10 +177,14 @@ class PushAnswer(ResponseModel):
 
 
 class UploadAnswer(ResponseModel):
+    """The number of bytes that have arrived: where to continue."""
+
     offset: int
 
 
 class DeviceCodeAnswer(ResponseModel):
+    """A login that waits for approval; `expires_in` and `interval`, the pause between two questions, in seconds."""
+
     device_code: str
     user_code: str
     verification_uri: str
@@ -179,6 +202,8 @@ class DecisionAnswer(ResponseModel):
 
 
 class LoginAnswer(ResponseModel):
+    """The token of an approved login; its text is shown only here."""
+
     token: str
     scope: ScopeName
     expires_at: Moment
@@ -186,6 +211,8 @@ class LoginAnswer(ResponseModel):
 
 
 class ContentEntry(ResponseModel):
+    """A file of an archive, with its size in bytes."""
+
     path: str
     size: int
 
@@ -198,6 +225,8 @@ class SecretAnswer(ResponseModel):
 
 
 class VariableAnswer(SecretAnswer):
+    """A variable with its value."""
+
     value: str
 
 
@@ -208,6 +237,8 @@ class KeyAnswer(SecretAnswer):
 
 
 class UserAnswer(ResponseModel):
+    """A user."""
+
     name: str
     is_admin: bool
     disabled: bool = False
@@ -220,16 +251,22 @@ class NewUserAnswer(UserAnswer):
 
 
 class OrganisationAnswer(ResponseModel):
+    """An organisation."""
+
     name: str
     kind: Literal["organisation"]
 
 
 class MemberAnswer(ResponseModel):
+    """A member of an organisation."""
+
     user: str
     role: RoleName
 
 
 class TokenAnswer(ResponseModel):
+    """A token, without its text."""
+
     id: str
     name: str
     scope: ScopeName
@@ -258,6 +295,8 @@ class AuditAnswer(ResponseModel):
 
 
 class AuditVerification(ResponseModel):
+    """Whether the audit log is unchanged; `first_broken` is the number of the first entry that is not."""
+
     intact: bool
     entries: int
     first_broken: int | None

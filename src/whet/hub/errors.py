@@ -32,6 +32,7 @@ class HubError(DashboardError):
 
     @property
     def status(self) -> int:
+        """The HTTP status of the error's code."""
         return STATUS[self.code]
 
 

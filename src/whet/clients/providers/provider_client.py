@@ -48,6 +48,7 @@ class ProviderClient(Client[ClientT, MessagesT, ResponseT, ToolT]):
     _named_limit = False  # whether the user has read that max_tokens does not fit
 
     def setup_client(self, config: ClientConfig) -> ClientT:
+        """The package's client. Raises `MissingExtraError` where the package is not installed."""
         package = import_package(self.package)
         client: ClientT = connect(package, getattr(package, self.constructor), config)
         return client

@@ -56,6 +56,8 @@ class MessageParam(Body):
 
 
 class MessagesBody(Body):
+    """The fields of Anthropic's messages that are read."""
+
     model: str
     messages: list[MessageParam] = Field(min_length=1, max_length=MOST_MESSAGES)
     max_tokens: int = Field(ge=1, le=INT64["le"])
@@ -72,6 +74,7 @@ class MessagesBody(Body):
 
 
 def read_request(body: Any) -> TurnRequest:
+    """The turn of a body in JSON. Raises `RequestError` for what is malformed or cannot be done here."""
     request = read_body(MessagesBody, body)
     native = [] if not request.system else [{"role": "system", "content": _text(request.system, "system")}]
     for index, message in enumerate(request.messages):
@@ -92,6 +95,7 @@ def read_request(body: Any) -> TurnRequest:
 
 
 def write_answer(request: TurnRequest, responses: Sequence[Response]) -> dict[str, Any]:
+    """A `message` object of the one response."""
     (response,) = responses  # the interface has no choices
     return {
         **_head(request, response.id),
@@ -103,6 +107,7 @@ def write_answer(request: TurnRequest, responses: Sequence[Response]) -> dict[st
 
 
 def write_stream(request: TurnRequest, answer: AnswerId) -> _MessageEvents:
+    """The writer of the interface's typed events."""
     return _MessageEvents(request, answer)
 
 
@@ -163,6 +168,7 @@ class _MessageEvents:
 
 
 def write_error(error: RequestError) -> dict[str, Any]:
+    """An `error` object with the interface's type for the status."""
     kind = ERROR_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 

@@ -39,6 +39,8 @@ class ChatTool(Body):
 
 
 class ChatBody(SamplingBody):
+    """The fields of OpenAI's chat completions that are read."""
+
     messages: list[Any] = Field(max_length=MOST_MESSAGES)
     tools: list[ChatTool] | None = Field(None, max_length=MOST_TOOLS)
     tool_choice: Any = None
@@ -48,6 +50,7 @@ class ChatBody(SamplingBody):
 
 
 def read_request(body: Any) -> TurnRequest:
+    """The turn of a body in JSON. Raises `RequestError` for what is malformed or cannot be done here."""
     chat = read_body(ChatBody, body)
     if chat.response_format is not None and chat.response_format.get("type") != "text":
         raise RequestError("response_format: only {'type': 'text'} is possible here", param="response_format")
@@ -60,6 +63,7 @@ def read_request(body: Any) -> TurnRequest:
 
 
 def write_answer(request: TurnRequest, responses: Sequence[Response]) -> dict[str, Any]:
+    """A `chat.completion` with a choice for each response."""
     head = _head(request, AnswerId(responses[0].id, responses[0].created), "chat.completion")
     choices = [_choice(request, response, index) for index, response in enumerate(responses)]
     return {**head, "choices": choices, "usage": usage_of(responses), **_prompt(request, responses[0])}
@@ -77,6 +81,7 @@ def _choice(request: TurnRequest, response: Response, index: int) -> dict[str, A
 
 
 def write_stream(request: TurnRequest, answer: AnswerId) -> _Chunks:
+    """The writer of `chat.completion.chunk` events."""
     return _Chunks(request, answer)
 
 

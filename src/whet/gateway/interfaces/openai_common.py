@@ -15,6 +15,8 @@ Stop = Annotated[str, Field(max_length=MOST_STOP_CHARACTERS)]
 
 
 class StreamOptions(Body):
+    """`include_usage`: a last event with the usage."""
+
     include_usage: bool = False
 
 
@@ -73,12 +75,14 @@ class ChoiceEvents:
         raise NotImplementedError
 
     def finish(self, responses: Sequence[Response]) -> str:
+        """The last event of each choice, the usage where requested, then `[DONE]`."""
         said = "".join(event({**self._head, **self.last(*choice)}) for choice in enumerate(responses))
         if self._request.stream_usage:
             said += event({**self._head, "choices": [], "usage": usage_of(responses)})
         return said + event("[DONE]")
 
     def fail(self, error: RequestError) -> str:
+        """The error as an event."""
         return event(write_error(error))
 
 
@@ -111,6 +115,7 @@ def chosen_tools(tools: Sequence[tuple[str, FunctionSpec]], choice: Any) -> list
 
 
 def write_error(error: RequestError) -> dict[str, Any]:
+    """An `error` object with OpenAI's type for the status."""
     return {"error": {"message": error.message, "type": kind_of(error), "param": error.param, "code": error.code}}
 
 

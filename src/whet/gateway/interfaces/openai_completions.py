@@ -15,6 +15,8 @@ from whet.types import Response, TextMessage
 
 
 class CompletionBody(SamplingBody):
+    """The fields of OpenAI's completions that are read."""
+
     prompt: str | list[Any]
     best_of: int | None = None
     echo: bool | None = None
@@ -23,6 +25,7 @@ class CompletionBody(SamplingBody):
 
 
 def read_request(body: Any) -> TurnRequest:
+    """The turn of a body in JSON. Raises `RequestError` for what is malformed or cannot be done here."""
     request = read_body(CompletionBody, body)
     if request.best_of not in (None, request.n or 1):
         raise RequestError(
@@ -46,6 +49,7 @@ def read_request(body: Any) -> TurnRequest:
 
 
 def write_answer(request: TurnRequest, responses: Sequence[Response]) -> dict[str, Any]:
+    """A `text_completion` with a choice for each response."""
     head = _head(request, AnswerId(responses[0].id, responses[0].created))
     choices = [
         {
@@ -58,6 +62,7 @@ def write_answer(request: TurnRequest, responses: Sequence[Response]) -> dict[st
 
 
 def write_stream(request: TurnRequest, answer: AnswerId) -> _Pieces:
+    """The writer of `text_completion` events."""
     return _Pieces(request, _head(request, answer))
 
 

@@ -36,6 +36,8 @@ class ResponsesTool(FunctionSpec):
 
 
 class ResponsesBody(Body):
+    """The fields of OpenAI's responses that are read."""
+
     model: str
     input: str | Annotated[list[dict[str, Any]], Field(max_length=MOST_MESSAGES)]
     instructions: str | None = None
@@ -52,6 +54,7 @@ class ResponsesBody(Body):
 
 
 def read_request(body: Any) -> TurnRequest:
+    """The turn of a body in JSON. Raises `RequestError` for what is malformed or cannot be done here."""
     request = read_body(ResponsesBody, body)
     for name in ("previous_response_id", "conversation", "background"):
         if getattr(request, name):
@@ -131,6 +134,7 @@ def _content(content: Any, where: str) -> Any:
 
 
 def write_answer(request: TurnRequest, responses: Sequence[Response]) -> dict[str, Any]:
+    """A `response` object of the one response."""
     (response,) = responses  # the interface has no choices
     message, name = response.message, response.id
     status = "incomplete" if message.is_truncated else "completed"
@@ -142,6 +146,7 @@ def write_answer(request: TurnRequest, responses: Sequence[Response]) -> dict[st
 
 
 def write_stream(request: TurnRequest, answer: AnswerId) -> _ResponseEvents:
+    """The writer of the interface's typed events."""
     return _ResponseEvents(request, answer)
 
 

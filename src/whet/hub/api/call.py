@@ -76,6 +76,7 @@ class HubRequest:
 
     @property
     def sender(self) -> DeviceClient:
+        """The address of the request, by which attempts to log in are counted."""
         return DeviceClient.of(self.hub, self.request.client.host if self.request.client is not None else None)
 
     def _note_use(self, caller: Caller) -> None:

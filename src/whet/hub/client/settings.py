@@ -35,14 +35,17 @@ class HubSettings(StrictModel):
 
 
 def config_folder() -> Path:
+    """The user's folder of settings: `$XDG_CONFIG_HOME/whet`, or `~/.config/whet`."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "whet"
 
 
 def settings_file() -> Path:
+    """The file of the hub and the owner that commands take without an option."""
     return config_folder() / "hub.toml"
 
 
 def tokens_file() -> Path:
+    """The file of the tokens of `whet login`, by hub."""
     return config_folder() / "hub-tokens.json"
 
 
@@ -53,6 +56,7 @@ def read_settings() -> HubSettings:
 
 
 def write_settings(settings: HubSettings) -> None:
+    """Replace `hub.toml`; a reader sees the old file or the new one."""
     values = settings.model_dump(exclude_none=True)
     write_whole(settings_file(), tomli_w.dumps(values))
 

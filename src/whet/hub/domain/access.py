@@ -24,10 +24,12 @@ class Caller:
 
     @property
     def user(self) -> Account | None:
+        """The account of the token; None without one."""
         return self.token.user if self.token is not None else None
 
     @property
     def name(self) -> str:
+        """The name of the user; empty without a token."""
         return self.token.user.name if self.token is not None else ""
 
     @property
@@ -38,12 +40,14 @@ class Caller:
 
     @property
     def subject(self) -> Requester:
+        """What `policy.decide` is given: the scope of the token, and whether its user is an administrator."""
         if self.token is None:
             return Requester()
         return Requester(Scope(self.token.scope), self.token.user.is_admin)
 
 
 def digest_of(token: str) -> str:
+    """The SHA-256 of a token in hex digits: all that the database keeps of it."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -83,6 +87,7 @@ def role_in(session: Session, caller: Caller, owner: Account) -> Role:
 
 
 def find_account(session: Session, name: str, kind: str | None = None) -> Account | None:
+    """The account of a name, of any kind or of `kind` ("user", "organisation"); None where there is none."""
     query = select(Account).where(Account.name == name)
     return session.scalar(query if kind is None else query.where(Account.kind == kind))
 

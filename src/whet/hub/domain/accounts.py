@@ -86,6 +86,7 @@ def issue(
 
 
 def add_user(session: Session, caller: Caller, name: str, is_admin: bool, now: float) -> NewUserAnswer:
+    """A new user with a first token: scope admin, valid for 90 days. Raises `HubError` for a name that is taken."""
     permit(caller)
     user = add_account(session, name, "user", caller.name, now, is_admin=is_admin)
     _, text = issue(session, user, "first token", Scope.ADMIN, 90 * DAY_S, now)
@@ -106,12 +107,14 @@ def disable_user(session: Session, caller: Caller, name: str, now: float) -> Non
 
 
 def revoke_all(session: Session, user: Account, now: float) -> None:
+    """End all tokens of a user, at `now` in seconds since 1970."""
     alive = TokenRow.user_id == user.id, TokenRow.revoked_at.is_(None)
     session.execute(update(TokenRow).where(*alive).values(revoked_at=now))
     bump(session)
 
 
 def add_token(session: Session, caller: Caller, name: str, scope: Scope, days: int, now: float) -> NewTokenAnswer:
+    """A further token of the caller, valid for `days`. Raises `HubError` for a scope above the caller's."""
     permit(caller)
     assert caller.token is not None
     if scope > caller.token.scope:
@@ -133,6 +136,7 @@ def revoke_token(session: Session, caller: Caller, token_id: str, now: float) ->
 
 
 def tokens_of(session: Session, caller: Caller, now: float) -> list[TokenAnswer]:
+    """The caller's tokens that are valid at `now`, the oldest first; sessions of browsers are not among them."""
     permit(caller)
     query = select(TokenRow).where(
         TokenRow.user_id == caller.known.id, TokenRow.revoked_at.is_(None), TokenRow.expires_at > now
@@ -142,6 +146,7 @@ def tokens_of(session: Session, caller: Caller, now: float) -> list[TokenAnswer]
 
 
 def whoami(session: Session, caller: Caller) -> Identity:
+    """The caller: name, scope, token, and roles in namespaces, the caller's own first."""
     permit(caller)
     assert caller.token is not None
     query = select(Account.name, Membership.role).join(Membership, Membership.owner_id == Account.id)
@@ -157,6 +162,7 @@ def whoami(session: Session, caller: Caller) -> Identity:
 
 
 def add_organisation(session: Session, caller: Caller, name: str, now: float) -> OrganisationAnswer:
+    """A new organisation, which the caller owns. Raises `HubError` for a name that is taken."""
     permit(caller)
     organisation = add_account(session, name, "organisation", caller.name, now)
     session.add(Membership(owner_id=organisation.id, user_id=caller.known.id, role=int(Role.OWNER)))
@@ -164,6 +170,7 @@ def add_organisation(session: Session, caller: Caller, name: str, now: float) ->
 
 
 def members_of(session: Session, caller: Caller, owner: str) -> list[MemberAnswer]:
+    """The members of an organisation with their roles, by name. Raises `HubError` where the caller may not see them."""
     organisation = organisation_for(session, caller, owner)
     query = select(Account.name, Membership.role).join(Membership, Membership.user_id == Account.id)
     members = session.execute(query.where(Membership.owner_id == organisation.id).order_by(Account.name))
@@ -171,6 +178,8 @@ def members_of(session: Session, caller: Caller, owner: str) -> list[MemberAnswe
 
 
 def set_member(session: Session, caller: Caller, owner: str, user: str, role: Role, now: float) -> MemberAnswer:
+    """Make a user a member, or change the role of one. Raises `HubError` for an unknown user, and where no owner would
+    be left."""
     organisation = organisation_for(session, caller, owner)
     account = find_account(session, user, "user")
     if account is None or account.disabled_at is not None:
@@ -188,6 +197,7 @@ def set_member(session: Session, caller: Caller, owner: str, user: str, role: Ro
 
 
 def remove_member(session: Session, caller: Caller, owner: str, user: str, now: float) -> None:
+    """End a membership at once. Raises `HubError` where there is none, and where no owner would be left."""
     organisation = organisation_for(session, caller, owner)
     account = find_account(session, user, "user")
     row = session.get(Membership, (organisation.id, account.id)) if account is not None else None

@@ -32,6 +32,7 @@ class Cipher:
         self.key_id = key_id(keys[0])
 
     def encrypt(self, text: str, belongs_to: str) -> bytes:
+        """Nonce and ciphertext of `text` with the first key, readable for the row `belongs_to` alone."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         return nonce + self._keys[self.key_id].encrypt(nonce, text.encode(), belongs_to.encode())
 

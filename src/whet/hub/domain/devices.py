@@ -47,6 +47,7 @@ class DeviceClient:
             raise HubError("too_many", f"too many {what} in {minutes} minutes. Try again in {minutes} minutes.")
 
     def note(self, what: str, *keys: str) -> None:
+        """Count one attempt of each key."""
         for key in keys:
             self.hub.attempts.add((what, key), self.hub.clock())
 

@@ -45,6 +45,7 @@ def versions_of(session: Session, environment: EnvironmentRow) -> list[Version]:
 def set_visibility(
     session: Session, caller: Caller, owner: str, name: str, visibility: str, now: float
 ) -> EnvironmentRow:
+    """Make an environment "PUBLIC" or "PRIVATE". Raises `HubError` where the caller may not."""
     row = environment_for(session, caller, owner, name)
     if row.visibility != visibility:
         row.visibility, row.updated_at = visibility, now
@@ -76,6 +77,7 @@ def delete_version(hub: Hub, session: Session, caller: Caller, owner: str, name:
 
 
 def delete_environment(hub: Hub, session: Session, caller: Caller, owner: str, name: str) -> set[str]:
+    """A tombstone in place of an environment; returns the hashes of files that may have become unused."""
     row = environment_for(session, caller, owner, name)
     now = hub.clock()
     hashes: set[str] = set()
@@ -112,6 +114,7 @@ def file_for(session: Session, caller: Caller, owner: str, name: str, version: s
 
 
 def count_download(session: Session, file: StoredFile) -> None:
+    """Add one to the downloads of the file's version."""
     session.execute(update(Version).where(Version.id == file.version_id).values(downloads=Version.downloads + 1))
 
 
@@ -121,6 +124,7 @@ def count_download(session: Session, file: StoredFile) -> None:
 def keys_of(
     session: Session, caller: Caller, owner: str, name: str, table: type[Secret] | type[Variable]
 ) -> list[Secret] | list[Variable]:
+    """The secrets or variables of an environment, by name; values of secrets stay encrypted."""
     environment = environment_for(session, caller, owner, name)
     rows = session.scalars(select(table).where(table.environment_id == environment.id).order_by(table.name))
     return list(rows)  # type: ignore[return-value]
@@ -157,6 +161,7 @@ def set_key(
 def delete_key(
     hub: Hub, session: Session, caller: Caller, where: tuple[str, str, str], table: type[Secret] | type[Variable]
 ) -> None:
+    """Remove a secret or a variable; `where` is owner, environment and name. Raises `HubError` where there is none."""
     owner, name, key = where
     environment = environment_for(session, caller, owner, name)
     row = session.get(table, (environment.id, key))

@@ -38,10 +38,12 @@ class Attempts:
         self._lock = threading.Lock()
 
     def count(self, key: Hashable, now: float) -> int:
+        """The attempts of a key within the time before `now`, in seconds."""
         with self._lock:
             return sum(at > now - self._window_s for at in self._times.get(key, ()))
 
     def add(self, key: Hashable, now: float) -> None:
+        """One more attempt of a key. The keys that were unused for the longest are forgotten."""
         with self._lock:
             self._times.setdefault(key, deque(maxlen=1000)).append(now)
             self._times.move_to_end(key)

@@ -165,6 +165,7 @@ def own_push(session: Session, caller: Caller, push_id: str) -> Push:
 
 
 def open_push(hub: Hub, session: Session, caller: Caller, push_id: str) -> Push:
+    """The caller's push that still takes files. Raises `HubError` for one that is closed or has expired."""
     row = own_push(session, caller, push_id)
     if row.state != "open" or row.expires_at <= hub.clock():
         state = row.state if row.state != "open" else "expired"
@@ -173,6 +174,7 @@ def open_push(hub: Hub, session: Session, caller: Caller, push_id: str) -> Push:
 
 
 def staged(hub: Hub, push: Push, kind: str) -> Path:
+    """The path where the file of a kind ("wheel", "sdist") is uploaded to."""
     return hub.uploads / push.id / kind
 
 
@@ -191,6 +193,7 @@ def append(path: Path, offset: int, data: bytes, size: int) -> int:
 
 
 def abort(session: Session, caller: Caller, push_id: str) -> None:
+    """Close a push that is open, without publishing it. Raises `HubError` for one that is closed."""
     row = own_push(session, caller, push_id)
     if row.state != "open":
         raise HubError("push_closed", f"the push is {row.state}.")
@@ -228,6 +231,7 @@ def inspect(hub: Hub, push: Push) -> WheelFacts:
 
 
 def refuse(session: Session, push: Push, error: HubError) -> None:
+    """Close a push whose files were refused, with the error's findings."""
     row = session.get_one(Push, push.id)
     row.state, row.findings = "refused", error.details or [{"file": "", "code": error.code, "reason": str(error)}]
 
@@ -283,6 +287,7 @@ def storable(text: str) -> str:
 
 
 def queued_action(version: Version, now: float) -> ActionRow:
+    """The check of a new version, which a worker takes from the queue."""
     return ActionRow(
         id=secrets.token_hex(8), version_id=version.id, state="queued", attempt=0, summary="", log="", queued_at=now
     )

@@ -30,6 +30,7 @@ def file_path(row: Version, file: StoredFile) -> str:
 
 
 def newest(versions: Iterable[Version]) -> list[Version]:
+    """The versions by PEP 440, the newest first."""
     return sorted(versions, key=lambda row: Pep440(row.version), reverse=True)
 
 
@@ -40,6 +41,7 @@ def latest(versions: Iterable[Version]) -> Version | None:
 
 
 def environment_views(session: Session, rows: Sequence[EnvironmentRow]) -> list[EnvironmentAnswer]:
+    """What the interface says of environments, in the order of `rows`, with one query for all their versions."""
     ids = [row.id for row in rows]
     versions: dict[int, list[tuple[str, float | None, int]]] = {identity: [] for identity in ids}
     query = select(Version.environment_id, Version.version, Version.yanked_at, Version.downloads)
@@ -100,11 +102,13 @@ def version_view(session: Session, row: Version, base: str) -> VersionAnswer:
 
 
 def newest_action(session: Session, row: Version) -> ActionRow | None:
+    """The last check of a version; None before the first."""
     query = select(ActionRow).where(ActionRow.version_id == row.id).order_by(ActionRow.queued_at.desc()).limit(1)
     return session.scalar(query)
 
 
 def action_view(row: ActionRow) -> ActionAnswer:
+    """What the interface says of a check, without its log."""
     return ActionAnswer(
         id=row.id,
         environment=row.version.environment.env_id,
@@ -119,6 +123,8 @@ def action_view(row: ActionRow) -> ActionAnswer:
 
 
 def push_view(hub: Hub, session: Session, row: Push, base: str) -> PushAnswer:
+    """What the interface says of a push: its files with how many bytes have arrived, and the version once it is
+    published. `base` is the hub's address, which ends with a slash."""
     files = []
     for kind, expected in row.expected.items():
         path = hub.uploads / row.id / kind

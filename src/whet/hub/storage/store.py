@@ -36,6 +36,7 @@ class FileStore:
         self._local = isinstance(self._fs, LocalFileSystem)
 
     def path(self, sha256: str) -> str:
+        """The path of a file in the storage, by its hash in hex digits."""
         return f"{self._root}/{BY_HASH}/{sha256[:2]}/{sha256}"
 
     def local_path(self, sha256: str) -> Path | None:
@@ -66,10 +67,12 @@ class FileStore:
 
     @contextlib.contextmanager
     def open(self, sha256: str) -> Iterator[BinaryIO]:
+        """Read a file. Raises `FileNotFoundError` for one that is not stored."""
         with self._fs.open(self.path(sha256), "rb") as file:
             yield cast("BinaryIO", file)
 
     def remove(self, sha256: str) -> None:
+        """Remove a file, if it is stored."""
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self.path(sha256))
 
