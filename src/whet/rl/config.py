@@ -8,7 +8,7 @@ is in `sections/training.py`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -27,13 +27,6 @@ from whet.rl.sections.training import (
     set_name,
 )
 from whet.rl.supervision.ending import BudgetConfig, EarlyStopConfig
-
-INSTEAD = {
-    "sampling.seed": "rollouts of a group would all be the same. The run's own 'seed' fixes every draw",
-    "sampling.n": "rollouts_per_example says how often a task is attempted",
-}
-"""Keys of sampling arguments elsewhere that a run has no use for, and why."""
-
 
 LEAST_SLACK, RECOMMENDED_SLACK = 2, 7
 """Versions that max_off_policy_steps is above max_async_level: below the first, long rollouts may never be trained; the
@@ -217,15 +210,4 @@ def load_run_config(path: Path, overrides: list[str] | None = None) -> RunConfig
         for section in sections if isinstance(sections, list) else ():
             if isinstance(section, dict) and isinstance(section.get("args"), dict):
                 section["args"] = with_files(section["args"], path.parent, str(path))
-    _refuse_others(data, str(path))
     return validate(RunConfig, data, str(path))
-
-
-def _refuse_others(data: dict[str, Any], source: str) -> None:
-    lines = [
-        f"{source}: '{key}' is not a setting of a run: {reason}. Remove the key."
-        for key, reason in INSTEAD.items()
-        if key.rpartition(".")[2] in data.get("sampling", {})
-    ]
-    if lines:
-        raise ConfigError("\n".join(lines))

@@ -79,7 +79,7 @@ def canonical(data: dict[str, Any], source: str) -> dict[str, Any]:
         ("eval.sampling", evaluation.get("sampling") if isinstance(evaluation, dict) else None),
     ):
         if isinstance(sampling, dict):
-            merge_extra_body(sampling, table, source)
+            merge_request_fields(sampling, table, source)
     if isinstance(data.get("env"), dict):
         data["env"] = [data["env"]]
     return data
@@ -162,21 +162,24 @@ REASONS: dict[str, str] = {
 OTHERWISE = "requests of a run are whet's own. What vLLM servers are started with is inference.server_args"
 
 
-def merge_extra_body(sampling: dict[str, Any], table: str, source: str) -> None:
-    """Replace `extra_body` in the raw `sampling` table, called `table`, by the keys that it means.
+def merge_request_fields(sampling: dict[str, Any], table: str, source: str) -> None:
+    """Replace `extra_body` and other fields of requests in the raw `sampling` table, called `table`, by what they mean.
 
     Raises `ConfigError`, a line for each field that is refused.
     """
-    if "extra_body" not in sampling:
-        return
-    extra = sampling.pop("extra_body")
+    lines = [
+        f"{source}: '{table}.{key}' is not a setting of a run: {REASONS[key]}. Remove the key."
+        for key in [*sampling]
+        if key in REASONS and not _always(key, sampling.pop(key))
+    ]
+    extra = sampling.pop("extra_body", {})
     if not isinstance(extra, Mapping):
         raise ConfigError(f"{source}: '{table}.extra_body' should be a table.")
     fields = dict(extra)
     template = fields.pop("chat_template_kwargs", None) or {}
     if not isinstance(template, Mapping):
         raise ConfigError(f"{source}: '{table}.extra_body.chat_template_kwargs' should be a table.")
-    lines = [
+    lines += [
         f"{source}: '{table}.extra_body.chat_template_kwargs.{key}': whet renders the template itself, and gives it "
         "enable_thinking alone. Remove the key."
         for key in template
