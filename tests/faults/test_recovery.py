@@ -23,7 +23,7 @@ from whet.rl.monitors.protocol import Outcome
 from whet.rl.run import run_training
 from whet.rl.storage.checkpoints import newest_checkpoint
 from whet.rl.storage.records import Ledger
-from whet.rl.stored.stop_and_resume import resume_run
+from whet.rl.stored.stored_run import resume_run
 from whet.system.files import read_lines
 
 CONFIG = """

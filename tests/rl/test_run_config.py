@@ -8,7 +8,7 @@ from whet.config import all_keys, section_of
 from whet.errors import ConfigError, RunError
 from whet.rl.config import RunConfig, load_run_config
 from whet.rl.storage.run_directory import RunDirectory
-from whet.rl.stored.stop_and_resume import config_of_run
+from whet.rl.stored.stored_run import config_of_run
 
 MINIMAL = 'name = "r"\nbatch_size = 32\n[[env]]\nid = "reverse-text"\n'
 

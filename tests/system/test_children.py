@@ -14,7 +14,7 @@ import pytest
 
 from whet.errors import RunError
 from whet.records.lock import DirectoryLock
-from whet.rl.stored.stop_and_resume import stop_process
+from whet.rl.stored.stored_run import stop_process
 from whet.system.children import (
     began,
     boot_id,

@@ -278,8 +278,7 @@ def resume(
       whet train resume quickstart --step 50
       whet train resume quickstart --max_steps 400
     """
-    from whet.rl.stored.stop_and_resume import resume_run
-    from whet.rl.stored.stored_run import open_run
+    from whet.rl.stored.stored_run import open_run, resume_run
 
     stored = open_run(run)
     with extra("train", "training"):
@@ -304,8 +303,7 @@ def stop(
     if is_of_service(run):
         runs.stop_on_service(run, patience, json_output)
         return
-    from whet.rl.stored.stop_and_resume import stop_run
-    from whet.rl.stored.stored_run import open_run
+    from whet.rl.stored.stored_run import open_run, stop_run
 
     stopped = stop_run(open_run(run), patience=patience)
     if json_output:

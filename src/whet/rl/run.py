@@ -25,7 +25,7 @@ from whet.inference.protocol import sampling_text
 from whet.rl.config import RunConfig
 from whet.rl.data.assembly import RewardShaper
 from whet.rl.data.curriculum import Curriculum, Pool
-from whet.rl.data.lengths import Lengths
+from whet.rl.data.metrics import Lengths
 from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.group import BatchSource, GroupFilter
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv, environment_workers

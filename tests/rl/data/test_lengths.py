@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from whet.rl.data.curriculum import DrawnTask
-from whet.rl.data.lengths import Lengths, length_metrics, lengths_of
+from whet.rl.data.metrics import Lengths, length_metrics, lengths_of
 from whet.rl.loop.group import Group
 
 

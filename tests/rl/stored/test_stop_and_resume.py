@@ -13,8 +13,7 @@ import pytest
 
 from whet.errors import RunError
 from whet.records.lock import DirectoryLock
-from whet.rl.stored.stop_and_resume import stop_run
-from whet.rl.stored.stored_run import open_run
+from whet.rl.stored.stored_run import open_run, stop_run
 from whet.system.files import read_lines
 
 CONFIG = """

@@ -33,7 +33,7 @@ from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import RolloutTimeoutError
 from whet.rl.data.curriculum import DrawnTask
-from whet.rl.data.lengths import Lengths
+from whet.rl.data.metrics import Lengths
 from whet.rl.loop.group import Group
 from whet.rl.sections.training import TrainingEnvConfig
 from whet.rl.supervision.watchdog import GROUP, WatchedWait

@@ -38,8 +38,16 @@ from whet.rl.data.assembly import (
     turn_details,
 )
 from whet.rl.data.batch import TokenSequence
-from whet.rl.data.lengths import length_metrics
-from whet.rl.data.metrics import EVIDENCE, FreshTokens, Timings, fresh_of_batch, mismatch_metrics, probe, step_metrics
+from whet.rl.data.metrics import (
+    EVIDENCE,
+    FreshTokens,
+    Timings,
+    fresh_of_batch,
+    length_metrics,
+    mismatch_metrics,
+    probe,
+    step_metrics,
+)
 from whet.rl.learner.protocol import (
     LossOutput,
     OptimOutput,

@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from whet.rl.data.lengths import lengths_of
+from whet.rl.data.metrics import lengths_of
 from whet.rl.loop.group import BatchPart, Group, GroupFilter, Tally
 
 PARTS = 4

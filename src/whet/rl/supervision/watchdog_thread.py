@@ -27,7 +27,7 @@ from types import FrameType
 
 from whet.errors import RolloutTimeoutError, TrainingError
 from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WrappedEngine
-from whet.rl.data.lengths import Lengths
+from whet.rl.data.metrics import Lengths
 from whet.rl.supervision.watchdog import ENGINE, STALLED, Stall, WaitTable, WatchdogConfig, WatchedWait, seconds
 from whet.system.children import Listener
 from whet.system.signals import environment_code, line_of
