@@ -55,7 +55,7 @@ def test_the_search_in_the_guide_is_what_its_command_does(
         urls = {"http://127.0.0.1:8801/v1": policy.url, "http://127.0.0.1:8802/v1": reflection.url}
         printed = warm.run(*(urls.get(word, word) for word in shlex.split(command)), cwd=tmp_path)
     printed = printed.replace(policy.url, "http://127.0.0.1:8801/v1")
-    assert beside("guide").first_difference(shown("1500 calls"), printed) is None, printed
+    assert beside("guide").first_difference(shown("loading planted"), printed) is None, printed
     assert (tmp_path / "runs" / "planted" / "best_prompt.txt").read_text() == shown("You answer questions")
 
 

@@ -1,4 +1,4 @@
-"""What is said in the end: the result with its doubts, and commands that can be typed as they stand."""
+"""Commands that evaluate the best prompt, which can be typed as they stand."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ import pytest
 
 import whet
 from whet.gepa.config import EnvSection, GepaConfig
-from whet.gepa.outcome import SearchOutcome, evaluate_commands, lines
-from whet.gepa.types import CandidateRecord, Confirmation
-
-CONFIRMED = Confirmation(50, 0.4, 0.6, 0.2, 0.05, 0.35, True)
-Record = Callable[..., CandidateRecord]
+from whet.gepa.outcome import evaluate_commands
 
 
 def make_env(prompt: str | None = "Be right.") -> whet.Environment:
@@ -41,40 +37,6 @@ def command(config: GepaConfig, environments: dict[str, whet.Environment], best:
 
 def arguments_of(words: list[str]) -> Any:
     return json.loads(words[words.index("--env-args") + 1])
-
-
-def test_a_better_prompt_is_told_with_what_speaks_for_it(candidate: Record) -> None:
-    best = candidate(3, parent=candidate(0), rewards=[1.0, 0.5])
-    outcome = SearchOutcome(
-        "finished",
-        "the budget is spent",
-        Path("runs/x"),
-        90,
-        100,
-        0.5,
-        7,
-        1,
-        0.25,
-        best,
-        CONFIRMED,
-        ["whet eval run x"],
-    )
-    assert list(lines(outcome)) == [
-        "finished: the budget is spent",
-        "90 of 100 calls, $0.5; 1 of 7 proposals accepted",
-        "best: candidate 3, 0.750 on validation against 0.250: runs/x/best_prompt.txt",
-        "confirmed: 0.600 against 0.400 on 50 held-out examples: +0.200, 95 % interval +0.050 to +0.350",
-        "evaluate it: whet eval run x",
-    ]
-
-
-def test_a_difference_that_may_be_none_is_not_called_one(candidate: Record) -> None:
-    doubtful = Confirmation(50, 0.4, 0.45, 0.05, -0.1, 0.2, False)
-    said = list(
-        lines(SearchOutcome("finished", "", Path("x"), best=candidate(0), confirmation=doubtful, seed_mean=0.5))
-    )
-    assert said[-1].startswith("not confirmed: 0.450 against 0.400")
-    assert said[-1].endswith("so it may be no better at all")
 
 
 def test_the_command_names_model_endpoint_sampling_and_the_file(package: Callable[[str], str], tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_search_leaves_the_best_prompt_and_the_command_that_evaluates_it(whet:
     assert (RUN / "best_prompt.txt").read_text() == best + "\n"
     assert World.of(0).mean(best) >= World.of(0).mean(SEED_PROMPT)
 
-    command = re.search(r"evaluate it: whet (.*)", printed)
+    command = re.search(r"evaluate +whet (.*)", printed)
     assert command is not None
     whet(*shlex.split(command[1]), "-n", 4, "-r", 1, "-k", "WHET_TEST_KEY")
     [results] = Path("outputs").rglob("results.jsonl")
@@ -230,7 +230,7 @@ def test_an_endpoint_that_is_down_costs_little_of_the_budget(whet: Whet, config:
     models.policy.trouble = Trouble(busy_every=20, busy_for=10**6)
     said = whet("gepa", "run", config, expected=1)
     assert "calls keep failing" in said
-    assert re.search(rf"continue with: whet gepa run --resume \S*{RUN}\n", said)
+    assert re.search(rf"continue +whet gepa run --resume \S*{RUN}\n", said)
     assert sum(begun(RUN).values()) <= 20 + 8 + 2 + 2
 
 
@@ -282,7 +282,7 @@ def test_several_environments_share_examples_and_an_equal_prompt(whet: Whet, mod
     printed = whet("gepa", "run", config)
     assert sorted({key.split("/")[2] for key in finished(RUN)}) == ["first", "second"]
     assert list(metadata(RUN)["seed_candidate"]) == ["system_prompt"]
-    assert printed.count("evaluate it: ") == 2
+    assert len(re.findall("^evaluate +whet eval run", printed, re.MULTILINE)) == 2
 
 
 def test_texts_that_differ_between_environments_are_a_component_each(

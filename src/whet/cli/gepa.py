@@ -56,11 +56,14 @@ def run(
     outcome = _search(target, given, resume, dry_run, plain or json_output)
     if json_output:
         print_json(outcome)
+    elif outcome.state == "planned":
+        for line in (*outcome.plan, f"planned: {outcome.message}"):
+            console().print(line, markup=False, highlight=False, soft_wrap=not console().is_terminal)
     else:
-        from whet.display.columns import print_labelled
-        from whet.gepa.outcome import lines
+        from whet.gepa.records.stored import open_search
+        from whet.gepa.records.tables import print_result_of
 
-        print_labelled(lines(outcome), console(), copied=("evaluate it", "report", "continue with"))
+        print_result_of(open_search(outcome.directory), console(), outcome.resume)
     if outcome.exit_code:
         raise typer.Exit(outcome.exit_code)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -21,17 +21,6 @@ def print_fact(label: str, text: str, console: Console, *, fold: bool = True) ->
         room = max(20, console.width - LABEL)
         text = f"\n{' ' * LABEL}".join(textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False))
     console.print(Text.assemble((f"{label:<{LABEL}}", "bold"), text), soft_wrap=True)
-
-
-def print_labelled(lines: Iterable[str], console: Console, copied: Collection[str] = ()) -> None:
-    """Lines that begin with `label: `; in a terminal the label is bold and the lines are wrapped at words.
-
-    The text behind the labels in `copied` is meant to be copied, and is not wrapped.
-    """
-    for line in lines:
-        label, colon, text = line.partition(": ")
-        whole = label in copied or not console.is_terminal
-        console.print(Text.assemble((label + colon, "bold" if colon else ""), text), soft_wrap=whole)
 
 
 def print_rows(rows: Sequence[Mapping[str, str]], console: Console, right: Collection[str] = ()) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -41,45 +41,6 @@ class SearchOutcome:
     resume: str | None = None
     exit_code: int = 0
     plan: list[str] = field(default_factory=list)  # of a dry run, in words
-
-
-def lines(outcome: SearchOutcome) -> Iterator[str]:
-    """The outcome in words."""
-    cost = "" if outcome.cost is None else f", ${outcome.cost:.4g}"
-    yield from outcome.plan
-    yield f"{outcome.state}: {outcome.message}"
-    if outcome.state == "planned":
-        return
-    yield (
-        f"{outcome.spent} of {outcome.max_calls} calls{cost}; {outcome.accepted} of {outcome.candidates} proposals "
-        "accepted"
-    )
-    if outcome.best is not None and outcome.best.val_mean is not None:
-        yield _best(outcome, outcome.best)
-    if outcome.confirmation is not None:
-        yield in_words(outcome.confirmation)
-    if outcome.report is not None:
-        yield f"report: {outcome.report}"
-    for command in outcome.evaluate:
-        yield f"evaluate it: {command}"
-    if outcome.resume is not None:
-        yield f"continue with: {outcome.resume}"
-
-
-def in_words(confirmation: Confirmation) -> str:
-    """What the comparison on held-out examples says, and whether it says anything."""
-    share = (
-        f"{confirmation.best_mean:.3f} against {confirmation.seed_mean:.3f} on {confirmation.pairs} held-out examples: "
-        f"{confirmation.difference:+.3f}, 95 % interval {confirmation.low:+.3f} to {confirmation.high:+.3f}"
-    )
-    return f"confirmed: {share}" if confirmation.real else f"not confirmed: {share}, so it may be no better at all"
-
-
-def _best(outcome: SearchOutcome, best: CandidateRecord) -> str:
-    prompt = outcome.directory / BEST_COMPONENTS if SYSTEM_PROMPT not in best.texts else outcome.directory / BEST_PROMPT
-    if best.verdict == "seed":
-        return f"best: the prompt it began with, {best.val_mean:.3f} on validation"
-    return f"best: candidate {best.number}, {best.val_mean:.3f} on validation against {outcome.seed_mean:.3f}: {prompt}"
 
 
 def evaluate_commands(

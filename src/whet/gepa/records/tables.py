@@ -84,8 +84,7 @@ def print_search(search: StoredSearch, console: Console, candidate: int | None =
     Raises `RunError` where there is no such candidate.
     """
     shown = search.best if candidate is None else _candidate(search, candidate)
-    for label, text in search_lines(search):
-        print_fact(label, text, console, fold=label not in ("evaluate", "continue", "report", "prompt"))
+    print_result_of(search, console)
     if search.candidates:
         console.print()
         print_rows([_candidate_cells(search, one) for one in search.candidates], console, RIGHT)
@@ -94,26 +93,34 @@ def print_search(search: StoredSearch, console: Console, candidate: int | None =
         print_candidate(search, shown, console)
 
 
-def search_lines(search: StoredSearch) -> Iterator[tuple[str, str]]:
+def print_result_of(search: StoredSearch, console: Console, resume: str | None = None) -> None:
+    """What was found, and the commands that use or continue the search; `resume` is in place of its own."""
+    for label, text in _result_of(search, resume or search.resume):
+        print_fact(label, text, console, fold=label not in ("evaluate", "continue", "report", "prompt"))
+
+
+def _result_of(search: StoredSearch, resume: str | None) -> Iterator[tuple[str, str]]:
     """(label, text) for everything known; an empty label continues the line before."""
     yield "search", f"{safe_text(search.title)}, proposals from {safe_text(search.reflection_model, NAME)}"
     reason = f": {safe_text(search.reason)}" if search.reason else ""
     yield "state", f"{search.state}{reason}"
     most = f" of {search.max_calls:,}" if search.max_calls is not None else ""
     cost = f", ${search.cost:.4f}" if search.cost is not None else ""
-    yield "calls", f"{search.spent:,}{most}{cost}"
+    accepted = search.count("accepted")
+    decided = accepted + search.count("rejected")
+    yield "calls", f"{search.spent:,}{most}{cost}; {accepted} of {decided} proposals accepted"
     title, words, _ = headline(search)
     yield "found", f"{title} {words}".strip()
     for line in confirmation_words(search):
         yield "", line
     if (search.directory / BEST_PROMPT).is_file():
         yield "prompt", str(search.directory / BEST_PROMPT)
-    for index, command in enumerate(search.evaluate):
-        yield "evaluate" if index == 0 else "", safe_text(command, 4000)
+    for command in search.evaluate:
+        yield "evaluate", safe_text(command, 4000)
     if (search.directory / REPORT).is_file():
         yield "report", str(search.directory / REPORT)
-    if search.resume is not None:
-        yield "continue", search.resume
+    if resume is not None:
+        yield "continue", resume
 
 
 def print_candidate(search: StoredSearch, one: CandidateRecord, console: Console) -> None:
