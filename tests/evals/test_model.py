@@ -14,13 +14,13 @@ import pytest
 from rich.console import Console
 from tests.inference.weights import gguf_files
 
+from whet.display.live import Output
 from whet.errors import ConfigError, ModelLoadError
 from whet.evals.config import EvalConfig
 from whet.evals.live.view import EvalView
 from whet.evals.model import Models, about_length, check_models, report_speed
 from whet.evals.observer import EvalObserver, PlannedEval
 from whet.evals.sessions.session import run_evals
-from whet.records.live import Output
 from whet.types import RolloutOutput
 
 ENDPOINTS = """

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from whet.display.live import Output
 from whet.gepa.observers import Several
 from whet.gepa.types import Confirmation, SearchObserver
 from whet.gepa.view import SearchView
-from whet.records.live import Output
 
 
 @pytest.fixture

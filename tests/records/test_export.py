@@ -40,10 +40,10 @@ def test_markdown_has_every_message_in_order() -> None:
     text = markdown(ROW)
     headings = [line for line in text.splitlines() if line.startswith("#")]
     assert headings == [
-        "# Rollout", "## user", "## assistant, reasoning", "## assistant calls add", "## tool", "## assistant",
+        "# Rollout", "## user", "## assistant, reasoning", "## assistant calls add", "## tool add", "## assistant",
     ]  # fmt: skip
     assert "- reward: `1.0`\n- metric exact: `1.0`" in text
-    assert '```text\n{"a": 2}\n```' in text
+    assert "```text\na: 2\n```" in text
     assert text.endswith("\n")
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 
 import whet
 from whet.clients.scripted import ScriptedClient
+from whet.display.live import Output
 from whet.evals.analysis.summary import SummaryBuilder
 from whet.evals.config import EvalConfig
 from whet.evals.observer import EvalObserver
@@ -22,7 +23,6 @@ from whet.evals.printing import print_summaries
 from whet.evals.sessions.session import run_evals
 from whet.evals.stored.stored import open_stored
 from whet.records.directory import EVALS
-from whet.records.live import Output
 from whet.rl.loop.group import Tally, describe_error
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.monitors.jsonl import JsonlMonitor, read_evaluations

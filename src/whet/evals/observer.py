@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from whet.display.live import RunObserver
 from whet.evals.analysis.summary import EvalSummary
-from whet.records.live import RunObserver
 from whet.types import RolloutOutput
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from whet.records.live import RunObserver
+from whet.display.live import RunObserver
 
 Candidate = Mapping[str, str]
 Split = Literal["train", "val", "held_out"]

@@ -15,12 +15,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from whet.display.live import Output, RunView
 from whet.display.picture import bar, labelled, one_line, rate_text, times_text
 from whet.display.text import number
 from whet.gepa.observers import Forwarder
 from whet.gepa.progress import PhaseProgress, Proposal, SearchProgress
 from whet.gepa.types import CandidateRecord, Confirmation, Scored, SearchObserver, SearchPlan
-from whet.records.live import Output, RunView
 from whet.system.terminal import duration, safe_text
 
 KEYS = "q stop"

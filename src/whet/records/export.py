@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import RunError
-from whet.messages import readable_text
-from whet.records.entries import tool_calls
+from whet.records.rollout_text import pieces
 from whet.records.store import Store
 
 LONGEST = 74_994
@@ -67,26 +66,16 @@ def _written(value: Any) -> str:
 
 def _parts(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(title, text) of every message, its reasoning and its tool calls, in order."""
-    for name in ("prompt", "completion"):
-        messages = row.get(name)
-        if isinstance(messages, str):
-            yield name, messages
-        for message in messages if isinstance(messages, list) else ():
-            if isinstance(message, Mapping):
-                yield from _message(message)
-
-
-def _message(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    role = _name(str(message.get("role") or "message"))
-    reasoning = message.get("reasoning_content")
-    calls = list(tool_calls(message))
-    text = readable_text(message.get("content"))
-    if isinstance(reasoning, str) and reasoning:
-        yield f"{role}, reasoning", reasoning
-    if text or not (reasoning or calls):
-        yield role, text
-    for call in calls:
-        yield f"{role} calls {_name(call.name or 'a tool')}", call.arguments
+    said, role = pieces(row), ""
+    for at, piece in enumerate(said):
+        if piece.begins:
+            role = _name(piece.title)
+            if piece.text or at + 1 == len(said) or said[at + 1].begins:
+                yield role, piece.text
+        elif piece.folded:
+            yield f"{role}, {piece.title}", piece.text
+        else:
+            yield f"{role} calls {_name(piece.title.removeprefix('calls '))}", piece.text
 
 
 def _fenced(text: str) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from whet.display.live import Output
 from whet.evals.analysis.summary import SummaryBuilder
 from whet.evals.live.view import EvalView
-from whet.records.live import Output
 
 NAMES = {"environment": "arithmetic", "model": "whet/tiny", "sampling": "temperature 1"}
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from whet.display.live import Output
 from whet.evals.live.view import EvalView
-from whet.records.live import Output
 
 Play = Callable[..., Any]
 COUNTED = re.compile(r"1/12.*s sample", re.DOTALL)

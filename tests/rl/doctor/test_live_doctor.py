@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from whet.records.live import Output
+from whet.display.live import Output
 from whet.rl.doctor import KEPT_FIRST, KEPT_LAST, LiveDoctor, diagnose
 from whet.rl.doctor.record import RunRecord
 from whet.rl.monitors.console import ConsoleMonitor, live_view

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from whet.display.live import Output
 from whet.evals.analysis.compare import paired_difference
-from whet.records.live import Output
 from whet.rl.monitors import MonitorGroup
 from whet.rl.monitors.console import ConsoleMonitor, live_view, plan_line
 from whet.rl.monitors.jsonl import JsonlMonitor

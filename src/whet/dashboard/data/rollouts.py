@@ -28,14 +28,8 @@ def head_view(head: Head) -> dict[str, Any]:
 
 def progress_view(progress: IndexProgress) -> dict[str, Any]:
     """How much of the files is listed."""
-    return {
-        "rollouts": progress.rollouts,
-        "damaged": progress.damaged,
-        "bytes_done": progress.bytes_done,
-        "bytes_total": progress.bytes_total,
-        "complete": progress.complete,
-        "failure": progress.failure,
-    }
+    names = ("rollouts", "damaged", "bytes_done", "bytes_total", "complete", "failure")
+    return {name: getattr(progress, name) for name in names}
 
 
 def check_generation(opened: OpenStore, progress: IndexProgress, generation: str | None) -> str:

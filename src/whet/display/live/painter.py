@@ -21,14 +21,17 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.text import Text
 
 from whet.display.live.keyboard import Keyboard, in_foreground
 from whet.display.live.screen import Screen
 from whet.system.terminal import safe_text
+
+if TYPE_CHECKING:
+    from whet.display.live import RunView
 
 REFRESH_SECONDS = 0.25
 IDLE_SECONDS = 1.0
@@ -40,34 +43,20 @@ MOST_OF_A_CORE = 0.05
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-class Subject(Protocol):
-    """What is drawn. The painter's thread calls it, so changes of its state from other threads need a lock."""
-
-    def picture(self, width: int, height: int, keys: bool, stop_requested: bool) -> RenderableType:
-        """At most `height` lines; `keys`: whether keys are read; `stop_requested`: whether another q stops."""
-
-    def press(self, key: str) -> None:
-        """A key that is not the painter's own (q)."""
-
-    @property
-    def transient(self) -> bool:
-        """Whether the last picture is erased in the end, because other output replaces it."""
-
-
 class Painter:
-    """Draws `subject` on `console`, from `start` to `close`.
+    """Draws `view` on `console`, from `start` to `close`.
 
     `clock` is in seconds from any start.
     """
 
     def __init__(
         self,
-        subject: Subject,
+        view: RunView,
         console: Console,
         keyboard: Keyboard | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._subject, self._clock = subject, clock
+        self._view, self._clock = view, clock
         self._screen, self._keyboard = Screen(console), keyboard
         self._thread: threading.Thread | None = None
         self._drawing = threading.RLock()  # guards screen and keyboard; a signal handler may run while it is held
@@ -97,7 +86,7 @@ class Painter:
         return self._thread is not None
 
     def touch(self) -> None:
-        """The subject has changed: draw it again."""
+        """The view has changed: draw it again."""
         self._changed = True
 
     def note(self, text: str) -> None:
@@ -134,7 +123,7 @@ class Painter:
         except (OSError, termios.error):
             pass  # the terminal is gone: the work continues
         finally:
-            self._release_terminal(erase=self._subject.transient)
+            self._release_terminal(erase=self._view.transient)
 
     def _acquire_terminal(self) -> None:
         """Draw and read keys only in the foreground. After Ctrl-Z and `fg` this acquires the terminal again."""
@@ -171,7 +160,7 @@ class Painter:
         self._print_notes()
         keys = keys and self._keyboard is not None
         width, height = self._screen.console.size
-        self._screen.draw(self._subject.picture(width, max(2, height - 1), keys, keys and self._stop_requested))
+        self._screen.draw(self._view.picture(width, max(2, height - 1), keys, keys and self._stop_requested))
         # CPU time of the thread: waiting for the terminal or the interpreter's lock is no load.
         pause = max(REFRESH_SECONDS, (time.thread_time() - began) / MOST_OF_A_CORE)
         self._next_draw = self._clock() + pause
@@ -205,7 +194,7 @@ class Painter:
             os.kill(os.getpid(), signal.SIGINT)  # exactly what Ctrl-C does
         self._stop_requested = key == "q" and not self._stop_requested
         if key != "q":
-            self._subject.press(key)
+            self._view.press(key)
 
     def _handle_signals(self) -> None:
         """Restore the terminal before a signal ends or stops the process; existing handlers are kept."""

@@ -12,13 +12,13 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from whet.display.live import Output, RunView
 from whet.display.picture import bar, labelled, one_line, rate_text, sample_panel, times_text
 from whet.display.text import error_lines, number, pairs_text, usage_text
 from whet.evals.analysis.statistics import MeanInterval
 from whet.evals.analysis.summary import EvalSummary
 from whet.evals.live.progress import SAMPLES, EvalProgress, Progress, SessionProgress
 from whet.evals.observer import EvalObserver, PlannedEval
-from whet.records.live import Output, RunView
 from whet.system.terminal import duration, safe_text
 from whet.types import RolloutOutput
 

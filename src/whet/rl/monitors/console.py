@@ -12,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from whet.display.live import Output, RunView
 from whet.display.picture import bar, one_line, sample_panel, times_text
 from whet.display.text import error_lines, number
 from whet.records.directory import EVALS, METRICS
-from whet.records.live import Output, RunView
 from whet.rl.doctor import LiveDoctor
 from whet.rl.monitors.jsonl import read_evaluations
 from whet.rl.monitors.progress import LOSSES, Difference, RunProgress, ScoreComparison, compare

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from whet.records.live import Output
+from whet.display.live import Output
 from whet.records.log import KEPT_FILES, LOG
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.supervision.child_log import CHILD, ForwardedLog, deaf_ends, log_warning

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from whet.records.live import RunObserver
+from whet.display.live import RunObserver
 from whet.records.lock import EndState
 from whet.rollouts.totals import EvalScore
 from whet.rubrics.metric_names import flat_name
