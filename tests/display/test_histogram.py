@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.display.histogram import FEW_VALUES, MOST_BINS, Bin, HistogramBars, histogram
+from whet.display.chart import FEW_VALUES, MOST_BINS, Bin, HistogramBars, histogram
 from whet.display.page.rendering import templates
 
 

@@ -16,7 +16,7 @@ from whet.evals.analysis.readiness import Readiness
 from whet.evals.analysis.statistics import MeanInterval, Percentiles
 from whet.evals.analysis.summary import EvalSummary, MemberSummary
 from whet.evals.stored.stored import StoredHead
-from whet.records.report import REPORT
+from whet.records.directory import REPORT
 from whet.records.stored import print_list
 from whet.system.console import SafeConsole
 from whet.system.terminal import duration, safe_text

@@ -23,9 +23,8 @@ from whet.gepa.reflection.reflection import most_chars, why_unusable
 from whet.gepa.text_diff import differences
 from whet.gepa.types import CandidateRecord
 from whet.parsing import as_number
-from whet.records.directory import REFLECTIONS, RESULTS
+from whet.records.directory import MOST_ROWS, REFLECTIONS, RESULTS, write_page
 from whet.records.entries import question_of
-from whet.records.report import MOST_ROWS, write_page
 from whet.system.files import read_lines
 
 TEMPLATE = "search.html"

@@ -47,9 +47,8 @@ from whet.gepa.reflection.reflection import Reflection
 from whet.gepa.reflection.rollout_records import JUDGED
 from whet.gepa.splits import EnvRows, Splits, split_examples
 from whet.gepa.types import BudgetSpent, SearchObserver, SearchResult
-from whet.records.directory import REFLECTIONS, failure_message
+from whet.records.directory import REFLECTIONS, failure_message, report_or_note
 from whet.records.lock import EndState
-from whet.records.report import report_or_note
 from whet.rollouts.pace import paced
 from whet.system import cancellation
 from whet.system.env_files import load_env_files

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, count
 from pathlib import Path
@@ -22,6 +22,10 @@ METADATA, RESULTS = "metadata.json", "results.jsonl"
 """What an evaluation writes; a search has its results in `rollouts/`."""
 SEARCH_CONFIG, CANDIDATES = "gepa.toml", "candidates.jsonl"
 CALLS, REFLECTIONS = "calls.jsonl", "reflections.jsonl"
+REPORT = "report.html"
+"""Of a training run, an evaluation or a search."""
+MOST_ROWS = 1000
+"""Rows of a report's table of tasks or examples."""
 
 
 class OwnedDirectory:
@@ -87,3 +91,19 @@ def load_metadata(directory: Path) -> dict[str, Any] | None:
     if not isinstance(metadata, dict):
         raise RunError(f"{path} is not a JSON object. Give a new results_path.")
     return metadata
+
+
+def write_page(directory: Path, page: str) -> Path:
+    """Write `report.html` into a run's directory and return its path."""
+    path = directory / REPORT
+    write_whole(path, page, durable=False)
+    return path
+
+
+def report_or_note(write: Callable[[Path], Path], directory: Path, note: Callable[[str], None]) -> Path | None:
+    """The report that a run ends with. One that cannot be written is noted; the results matter more than the page."""
+    try:
+        return write(directory)
+    except (OSError, WhetError) as error:
+        note(f"no report was written: {error}")
+        return None

@@ -28,6 +28,8 @@ from whet.system.files import read_lines
 
 NOT_ENTERED = frozenset({"node_modules", "__pycache__", "checkpoints", "adapters", "model", "site-packages"})
 DEEPEST = 6
+PASSED = 0.5
+"""Reward from which a rollout counts as passed where the evaluation does not say."""
 SourceKind = Literal["evaluation", "training", "search"]
 
 
@@ -46,6 +48,12 @@ class RunSource:
     reward: float | None = None  # mean
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # metadata.json, or config.toml
     note: str | None = None  # what could not be read, in a line
+
+    @property
+    def passed(self) -> float:
+        """Reward from which a rollout counts as passed."""
+        threshold = self.metadata.get("pass_threshold")
+        return float(threshold) if isinstance(threshold, int | float) else PASSED
 
 
 def source_at(path: Path) -> RunSource:

@@ -17,9 +17,8 @@ from textual.widget import Widget
 
 from whet.display.lines import Column, Part, styled
 from whet.errors import WhetError
-from whet.records.columns import COLUMNS, SORTED_BY, shown_columns
 from whet.records.heads import Head, SortColumn
-from whet.records.listing import Choosable, Listing
+from whet.records.listing import COLUMNS, SORTED_BY, Choosable, Listing, shown_columns
 from whet.records.rollout_text import number
 from whet.records.sources import RunSource, run_folders, runs_below
 from whet.records.store import Store, open_store

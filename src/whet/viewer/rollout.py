@@ -17,9 +17,8 @@ from textual.events import Resize
 from whet.display.lines import STYLES, plain, side_by_side, styled, wrapped
 from whet.errors import WhetError
 from whet.inference.rendering.vocabulary import run_vocabulary
-from whet.records.columns import about, from_mean, group_summary, mean_reward, origin
 from whet.records.heads import Head
-from whet.records.listing import Listing
+from whet.records.listing import Listing, about, from_mean, group_summary, mean_reward, origin
 from whet.records.rollout_text import MessagePiece, details, pieces
 from whet.records.tokens import (
     UNLIKELY,

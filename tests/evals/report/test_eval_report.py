@@ -18,7 +18,7 @@ from whet.evals.report import write_report
 from whet.evals.report.data import RANDOM, read_report
 from whet.evals.stored.export import export
 from whet.evals.stored.stored import open_stored
-from whet.records.report import MOST_ROWS
+from whet.records.directory import MOST_ROWS
 
 Row = Callable[..., dict[str, Any]]
 Stored = Callable[..., Path]

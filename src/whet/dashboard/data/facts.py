@@ -23,10 +23,9 @@ from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun
 from whet.errors import WhetError
 from whet.parsing import parse_json, parse_toml
-from whet.records.directory import ERRORS, EVALS, METADATA, METRICS, RESULTS, RUN_CONFIG, STATUS
+from whet.records.directory import ERRORS, EVALS, METADATA, METRICS, REPORT, RESULTS, RUN_CONFIG, STATUS
 from whet.records.files import read_at
 from whet.records.lock import LOCK
-from whet.records.report import REPORT
 from whet.records.tail import file_stamp
 from whet.system.redaction import redacted
 

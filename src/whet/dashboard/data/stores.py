@@ -112,7 +112,7 @@ class Stores:
             known = self._open.get(source.rollouts)
             if known is None:
                 self._count += 1
-                known = OpenStore(Store(source, root=root), _passed(source), self._count)
+                known = OpenStore(Store(source, root=root), source.passed, self._count)
                 known.store.start()
                 self._open[source.rollouts] = known
             self._open.move_to_end(source.rollouts)
@@ -187,13 +187,6 @@ def results_directory(directory: Path) -> Path:
         return directory
     below = [path for path, kind in run_directories(directory) if kind == "evaluation"]
     return max(below, key=lambda path: _modified(path / RESULTS), default=directory)
-
-
-def _passed(source: RunSource) -> float:
-    from whet.records.listing import PASSED
-
-    threshold = source.metadata.get("pass_threshold")
-    return float(threshold) if isinstance(threshold, int | float) else PASSED
 
 
 def _modified(path: Path) -> int:

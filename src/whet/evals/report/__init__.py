@@ -8,7 +8,7 @@ from whet.display.page.rendering import document
 from whet.evals.report.data import read_report
 from whet.evals.report.page import TEMPLATE, title_of, values
 from whet.evals.stored.streaming import find_results
-from whet.records.report import write_page
+from whet.records.directory import write_page
 
 
 def write_report(directory: Path) -> Path:

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from whet.display.histogram import HistogramBars, histogram
+from whet.display.chart import HistogramBars, histogram
 from whet.evals.analysis.statistics import spread
 from whet.evals.report.data import ReportData, TaskRewards
-from whet.records.conversation import EXCERPT, conversation
-from whet.records.report import MOST_ROWS
+from whet.records.directory import MOST_ROWS
+from whet.records.rollout_text import EXCERPT, conversation
 
 TEMPLATE = "evaluation.html"
 TONES = {"good": "ok", "easy": "warning", "hard": "warning", "too easy": "error", "too hard": "error"}

@@ -15,7 +15,7 @@ from whet.errors import RunError
 from whet.gepa.records.stored import BEST_PROMPT, StoredSearch, confirmation_words, headline, tested
 from whet.gepa.text_diff import DiffLine, differences, whole
 from whet.gepa.types import CandidateRecord
-from whet.records.report import REPORT
+from whet.records.directory import REPORT
 from whet.records.stored import print_list
 from whet.system.terminal import safe_lines, safe_text
 

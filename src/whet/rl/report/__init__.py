@@ -10,7 +10,7 @@ def write_report(run_directory: Path) -> Path:
     """Write `report.html` and `reward.png` and return the path of the first. `RunError` where there is no run."""
     # The doctor reads runs by this package, and servers import its figures alone.
     from whet.display.page.rendering import document
-    from whet.records.report import write_page
+    from whet.records.directory import write_page
     from whet.rl.doctor import diagnose, read_record
     from whet.rl.report.page import TEMPLATE, values, write_png
 

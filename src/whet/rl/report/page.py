@@ -10,8 +10,8 @@ from typing import Any
 
 from whet.display.chart import Chart, Plot, smoothed
 from whet.errors import MissingExtraError
-from whet.records.conversation import EXCERPT, conversation
 from whet.records.directory import RUN_CONFIG
+from whet.records.rollout_text import EXCERPT, conversation
 from whet.rl.doctor.record import DoctorFinding
 from whet.rl.monitors.progress import compare
 from whet.rl.report.data import Figure, RunData

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from whet.errors import LearnerLostError, TrainingError
 from whet.inference.loading import ModelFiles, read_model
-from whet.records.directory import failure_message
+from whet.records.directory import failure_message, report_or_note
 from whet.records.lock import EndState
-from whet.records.report import report_or_note
 from whet.rl.learner.ranks.ranks_learner import RanksLearner
 from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.loop.training_loop import TrainingLoop

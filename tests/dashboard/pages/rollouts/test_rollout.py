@@ -10,7 +10,7 @@ import pytest
 
 from whet.dashboard.pages.rollouts.group import compared
 from whet.dashboard.pages.rollouts.rollout import WINDOW, token_page
-from whet.records.conversation import WHOLE, conversation
+from whet.records.rollout_text import WHOLE, conversation
 from whet.records.tokens import Token, TokenTurn, TokenView
 
 from ...conftest import Browser, Runs, rollout, trained

@@ -15,10 +15,9 @@ from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.pages.rendering import PageRoute, address, render, run_path
 from whet.gepa.text_diff import Piece, difference
 from whet.records import rollout_text
-from whet.records.columns import mean_reward, origin
-from whet.records.conversation import conversation
 from whet.records.heads import Head
-from whet.records.rollout_text import pieces
+from whet.records.listing import mean_reward, origin
+from whet.records.rollout_text import conversation, pieces
 
 router = APIRouter(route_class=PageRoute)
 SHORT_PROMPT = 1_500

@@ -19,9 +19,9 @@ from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, address, render, run_path
 from whet.errors import RunError
 from whet.records import rollout_text
-from whet.records.columns import LARGEST_FIRST, SORTED_BY, shown_columns
 from whet.records.entries import answer_of, one_line, question_of
 from whet.records.heads import Filter, Head, Sort, SortColumn, Variety
+from whet.records.listing import LARGEST_FIRST, SORTED_BY, shown_columns
 
 router = APIRouter(route_class=PageRoute)
 PAGE = 100

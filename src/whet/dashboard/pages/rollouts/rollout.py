@@ -19,10 +19,9 @@ from whet.dashboard.pages.rendering import PageRoute, address, render, run_path
 from whet.dashboard.pages.rollouts.listing import Listed, ListQuery
 from whet.errors import RunError
 from whet.records import rollout_text
-from whet.records.columns import origin
-from whet.records.conversation import conversation
 from whet.records.heads import Head
-from whet.records.rollout_text import details, number
+from whet.records.listing import origin
+from whet.records.rollout_text import conversation, details, number
 from whet.records.tokens import LIKELY, Colouring, Token, TokenView, colourings, describe, likely_style
 
 router = APIRouter(route_class=PageRoute)

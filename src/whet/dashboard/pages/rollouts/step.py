@@ -15,7 +15,7 @@ from whet.dashboard.data.series import SeriesColumns
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, address, render, run_path
 from whet.dashboard.pages.rollouts.listing import Texts, texts_of
-from whet.display.histogram import Bin, HistogramBars
+from whet.display.chart import Bin, HistogramBars
 from whet.display.page.formats import compact
 from whet.display.text import number
 from whet.records.heads import Filter
