@@ -24,8 +24,7 @@ from whet.evals.live.view import live_view
 from whet.evals.observer import EvalObserver, PlannedEval
 from whet.evals.planning.plan import plan_evals
 from whet.evals.printing import print_summaries
-from whet.evals.report.data import read_report
-from whet.evals.report.page import TEMPLATE, title_of, values
+from whet.evals.report import TEMPLATE, read_report, title_of, values
 from whet.evals.sessions.session import run_evals
 from whet.records.store import open_store
 from whet.types import RolloutOutput

@@ -24,10 +24,10 @@ from whet.envs.example_datasets import load_example_dataset as load_example_data
 from whet.envs.loading import load_environment as load_environment
 from whet.envs.mcp_env import MCPEnv as MCPEnv
 from whet.envs.multiturn_env import MultiTurnEnv as MultiTurnEnv
+from whet.envs.multiturn_env import SingleTurnEnv as SingleTurnEnv
 from whet.envs.python_env import PythonEnv as PythonEnv
 from whet.envs.sandbox_env import SandboxEnv as SandboxEnv
-from whet.envs.singleturn_env import SingleTurnEnv as SingleTurnEnv
-from whet.envs.stateful_tool_env import StatefulToolEnv as StatefulToolEnv
+from whet.envs.tool_env import StatefulToolEnv as StatefulToolEnv
 from whet.envs.tool_env import ToolEnv as ToolEnv
 from whet.errors import EmptyModelResponseError as EmptyModelResponseError
 from whet.errors import EnvError as EnvError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from whet.clients.scripted import ScriptedClient
-from whet.envs.singleturn_env import SingleTurnEnv
+from whet.envs.multiturn_env import SingleTurnEnv
 from whet.evals.analysis.summary import sampling_name
 from whet.evals.evaluate import EVAL_SEED, evaluate_environment
 from whet.rollouts.jobs import seed_of

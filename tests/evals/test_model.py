@@ -108,7 +108,7 @@ def test_a_directory_without_a_model_is_no_endpoint() -> None:
 
 
 ENVIRONMENT = """
-from whet.envs.singleturn_env import SingleTurnEnv
+from whet.envs.multiturn_env import SingleTurnEnv
 from whet.rubrics.rubric import Rubric
 
 

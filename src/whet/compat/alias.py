@@ -62,10 +62,10 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "whet.envs.environment",
         f"{_HERE}.names:EnvironmentTeardown,RolloutCleanup,StopCondition",
     ),
-    "verifiers.envs.singleturn_env": ("whet.envs.singleturn_env",),
+    "verifiers.envs.singleturn_env": ("whet.envs.multiturn_env",),
     "verifiers.envs.multiturn_env": ("whet.envs.multiturn_env",),
     "verifiers.envs.tool_env": ("whet.envs.tool_env",),
-    "verifiers.envs.stateful_tool_env": ("whet.envs.stateful_tool_env", f"{_HERE}.names:filter_signature"),
+    "verifiers.envs.stateful_tool_env": ("whet.envs.tool_env", f"{_HERE}.names:filter_signature"),
     "verifiers.envs.sandbox_env": (
         "whet.envs.sandbox_env",
         f"{_HERE}.hosted_sandboxes:AdvancedConfigs,ThreadedAsyncSandboxClient",

@@ -21,7 +21,7 @@ from whet.envs.config.arguments import Check, check_values
 from whet.envs.config.texts import wording_of
 from whet.envs.environment import Environment
 from whet.envs.steps import trajectory_step
-from whet.errors import OverlongPromptError, WhetError
+from whet.errors import ConfigError, OverlongPromptError, WhetError
 from whet.messages import normalize_messages
 from whet.rollouts.limits import to_the_end
 from whet.rollouts.pace import current_pace
@@ -233,3 +233,18 @@ class MultiTurnEnv(Environment):
             release = getattr(client, "release", None)
             if release is not None:
                 await release(state)
+
+
+class SingleTurnEnv(MultiTurnEnv):
+    """One question, one answer."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        """Make an environment of one turn; the arguments are those of `Environment`, and `timeout_seconds`."""
+        if "max_turns" in kwargs:
+            raise ConfigError(
+                f"{type(self).__name__} has one turn, so it takes no max_turns; use MultiTurnEnv for more."
+            )
+        super().__init__(max_turns=1, **kwargs)
+
+    async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
+        raise NotImplementedError("a SingleTurnEnv ends after the model's turn")

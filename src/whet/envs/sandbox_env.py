@@ -25,7 +25,7 @@ from whet.envs.sandboxed.client import CommandTimeoutError, SandboxClient, encod
 from whet.envs.sandboxed.client import SandboxCreationError as SandboxCreationError
 from whet.envs.sandboxed.client import SandboxNotReadyError as SandboxNotReadyError
 from whet.envs.sandboxed.request import CreateSandboxRequest, as_request, invalid_request, spec_of
-from whet.envs.stateful_tool_env import StatefulToolEnv
+from whet.envs.tool_env import StatefulToolEnv
 from whet.errors import InfraError, SandboxError, WhetError
 from whet.rubrics.rubric import Rubric
 from whet.sandboxes.protocol import MIB, ExecResult

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from whet.compat.alias import is_written_for_verifiers
-from whet.envs.singleturn_env import SingleTurnEnv
+from whet.envs.multiturn_env import SingleTurnEnv
 from whet.errors import ConfigError, MissingExtraError
 from whet.parsers.parser import Parser
 from whet.parsers.xml_parser import XMLParser

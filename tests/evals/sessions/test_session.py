@@ -32,7 +32,7 @@ from whet.types import SamplingArgs
 
 ENVIRONMENT = """
 import whet
-from whet.envs.singleturn_env import SingleTurnEnv
+from whet.envs.multiturn_env import SingleTurnEnv
 from whet.rubrics.rubric import Rubric
 
 

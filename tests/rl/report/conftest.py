@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from whet.clients.scripted import ScriptedClient
-from whet.envs.singleturn_env import SingleTurnEnv
+from whet.envs.multiturn_env import SingleTurnEnv
 from whet.evals.evaluate import evaluate_environment
 from whet.rl.monitors.jsonl import JsonlMonitor
 from whet.rl.monitors.protocol import EvalReport, StepReport

@@ -36,7 +36,7 @@ from whet.envs.answers import check_answers
 from whet.envs.env_group import EnvGroup
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment, locate
-from whet.envs.singleturn_env import SingleTurnEnv
+from whet.envs.multiturn_env import SingleTurnEnv
 from whet.envs.tool_schemas import read_docstring
 from whet.errors import MissingKeyError, WhetError
 from whet.rubrics.metric_names import PREFIX, flat_name

@@ -166,8 +166,7 @@ def _body(run: LibraryRun, directory: Path) -> str:
 
 
 def _evaluation(folder: Path) -> str:
-    from whet.evals.report.data import read_report
-    from whet.evals.report.page import TEMPLATE, values
+    from whet.evals.report import TEMPLATE, read_report, values
 
     if not (folder / RESULTS).is_file():
         return ""

@@ -25,11 +25,10 @@ from whet.envs.identity.record import identify
 from whet.errors import DatasetError, RunError
 from whet.evals.analysis.summary import EvalSummary, SummaryBuilder, sampling_name
 from whet.evals.config import EvalConfig
+from whet.evals.environment import scored_together
 from whet.evals.evaluate import EVAL_SEED
 from whet.evals.model import about_length, most_tokens
 from whet.evals.observer import PlannedEval
-from whet.evals.sessions.grouping import scored_together
-from whet.evals.sessions.identity import digest_of_tasks, identity_of
 from whet.evals.sessions.resume import (
     IDENTITY,
     NOWHERE,
@@ -37,7 +36,9 @@ from whet.evals.sessions.resume import (
     TASKS,
     Spots,
     check_continues,
+    digest_of_tasks,
     find_rows,
+    identity_of,
     results_directory,
 )
 from whet.records.directory import METADATA, RESULTS, write_metadata

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from whet.display.text import listed
 from whet.errors import ConfigError, MissingExtraError, RunError
-from whet.evals.stored.streaming import find_results, stream_rows
+from whet.evals.stored.stored import find_results, stream_rows
 from whet.messages import readable_text, whole_characters
 from whet.records.directory import load_metadata
 from whet.types import RolloutOutput

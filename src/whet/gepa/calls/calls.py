@@ -20,7 +20,7 @@ from typing import Any, cast
 from whet.clients.client import Client
 from whet.envs.environment import Environment
 from whet.errors import GepaError, WhetError
-from whet.evals.sessions.grouping import needs_groups
+from whet.evals.environment import needs_groups
 from whet.gepa.calls.budget import CallBudget, CostCap, PromisedCalls
 from whet.gepa.calls.call_log import CallLog, cost_of_row
 from whet.gepa.calls.outage import Outage, endpoint_failure

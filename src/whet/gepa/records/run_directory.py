@@ -17,7 +17,7 @@ from typing import Any
 
 from whet.errors import GepaError
 from whet.evals.config import EvalConfig
-from whet.evals.sessions.identity import digest_of_tasks, environment_source, model_files
+from whet.evals.sessions.resume import digest_of_tasks, environment_source, model_files
 from whet.gepa.config import GepaConfig
 from whet.gepa.splits import Splits
 from whet.gepa.types import Candidate

@@ -26,8 +26,7 @@ from whet.rollouts.limits import Limit
 from whet.rollouts.states import failed_state
 from whet.rollouts.workers.assignment import JobQueue, own_workers, shares
 from whet.rollouts.workers.awaited import AwaitedJobs
-from whet.rollouts.workers.channel import read_head
-from whet.rollouts.workers.child import Child, is_picklable
+from whet.rollouts.workers.child import Child, is_picklable, read_head
 from whet.rollouts.workers.parent_model import ParentModels
 from whet.rollouts.workers.process import Orders
 from whet.rollouts.workers.started import LocalProcess, Starter

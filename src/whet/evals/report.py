@@ -1,4 +1,4 @@
-"""What a report is made of: one pass over an evaluation's rows, in memory that grows by a few numbers a rollout.
+"""`report.html`: an evaluation on one page, made from its directory alone in one pass over its rows.
 
 Which rollouts are shown is chosen here: the best, the worst, some at random (with a fixed seed, so that the same
 evaluation gives the same report) and the first of each kind of failure.
@@ -6,17 +6,22 @@ evaluation gives the same report) and the first of each kind of failure.
 
 from __future__ import annotations
 
+import json
 import random
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from whet.display.chart import HistogramBars, histogram
+from whet.display.page.rendering import document
+from whet.evals.analysis.statistics import spread
 from whet.evals.analysis.summary import EvalSummary, SummaryBuilder
-from whet.evals.stored.streaming import stream_rows
-from whet.records.directory import load_metadata
+from whet.evals.stored.stored import find_results, stream_rows
+from whet.records.directory import MOST_ROWS, load_metadata, write_page
 from whet.records.entries import question_of
+from whet.records.rollout_text import EXCERPT, conversation
 from whet.types import RolloutOutput
 
 BEST, RANDOM = 3, 5
@@ -138,3 +143,55 @@ def _keep_best(kept: list[RolloutOutput], row: RolloutOutput, key: Callable[[Rol
     kept.append(row)
     kept.sort(key=key)  # stable
     del kept[BEST:]
+
+
+TEMPLATE = "evaluation.html"
+TONES = {"good": "ok", "easy": "warning", "hard": "warning", "too easy": "error", "too hard": "error"}
+
+
+def title_of(data: ReportData) -> str:
+    return f"{data.summary.environment} with {data.summary.model}"
+
+
+def values(data: ReportData) -> dict[str, Any]:
+    """What the template needs."""
+    return {
+        "title": title_of(data),
+        "data": data,
+        "summary": data.summary,
+        "tone": TONES.get(data.summary.readiness.verdict, ""),
+        "histograms": list(_histograms(data)),
+        "tasks": sorted(data.tasks, key=_mean_or_less)[:MOST_ROWS],
+        "settings": json.dumps(data.metadata, indent=2),
+        "messages_of": lambda row: conversation(row, shown=EXCERPT),
+        "spread": spread,
+    }
+
+
+def _histograms(data: ReportData) -> Iterator[tuple[str, HistogramBars, str]]:
+    """(title, bars, unit of their values) of what there is."""
+    means = [sum(task.rewards) / len(task.rewards) for task in data.tasks if task.rewards]
+    for title, values, unit in (
+        ("Rewards of rollouts", data.rewards, ""),
+        ("Mean rewards of tasks", means if data.summary.rollouts_per_example > 1 else (), ""),
+        ("Seconds a rollout", data.seconds, " s"),
+        ("Tokens out a rollout", data.output_tokens, ""),
+    ):
+        if bins := histogram(values):
+            yield title, HistogramBars(bins), unit
+
+
+def _mean_or_less(task: TaskRewards) -> float:
+    return sum(task.rewards) / len(task.rewards) if task.rewards else float("-inf")
+
+
+def write_report(directory: Path) -> Path:
+    """Write `report.html` into the evaluation's directory and return its path.
+
+    However large the evaluation, memory stays small and the page a few megabytes: rows are read one at a time, and a
+    few are shown. An evaluation that has not ended is reported as far as it came. Raises `RunError` where there is
+    none, and for a row that cannot be read.
+    """
+    directory = find_results(directory)
+    data = read_report(directory)
+    return write_page(directory, document(TEMPLATE, title_of(data), values(data)))

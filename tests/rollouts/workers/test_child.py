@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from whet.errors import ConfigError, MissingExtraError, ModelError, OverlongPromptError
-from whet.rollouts.workers.channel import read_head
+from whet.rollouts.workers.child import read_head
 from whet.system.channel import BrokenFrameError, error_from_words, error_to_words
 
 

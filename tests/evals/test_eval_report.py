@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whet.errors import RunError
-from whet.evals.report import write_report
-from whet.evals.report.data import RANDOM, read_report
+from whet.evals.report import RANDOM, read_report, write_report
 from whet.evals.stored.export import export
 from whet.evals.stored.stored import open_stored
 from whet.records.directory import MOST_ROWS
