@@ -13,11 +13,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from whet.errors import EndpointDownError, OverlongPromptError, RequestRefusedError
 from whet.inference.protocol import MOST_STOP_CHARACTERS, MOST_STOPS, Sample, SampleRequest, SamplingParams, VersionRun
-from whet.inference.token_sets import TokenSets
 
 
 def check_request(
@@ -150,6 +147,10 @@ def joined(*parts: Sample) -> Sample:
 
     Takes time in proportion to the tokens, however many the parts are.
     """
+    import numpy as np  # not above: evaluating an endpoint needs neither
+
+    from whet.inference.token_sets import TokenSets
+
     versions: list[VersionRun] = []
     experts = parts[0].experts
     for part in parts:
