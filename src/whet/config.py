@@ -149,11 +149,11 @@ def refuse_infinite(data: Any, source: str) -> None:
     """Raise `ConfigError` for numbers that are not finite (nan, inf, 1e400), which JSON has not, a line each."""
     lines, left = list[str](), [("", data)]
     while left:
-        place, value = left.pop()
+        path, value = left.pop()
         inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-        left += [(f"{place}.{key}".lstrip("."), item) for key, item in inner]
+        left += [(f"{path}.{key}".lstrip("."), item) for key, item in inner]
         if isinstance(value, float) and not math.isfinite(value):
-            lines.append(f"{source}: '{place}': {value} is not a finite number; give one, or text in quotes.")
+            lines.append(f"{source}: '{path}': {value} is not a finite number; give one, or text in quotes.")
     if lines:
         raise ConfigError("\n".join(reversed(lines)))
 
@@ -166,8 +166,8 @@ def explain(model: type[BaseModel], error: ValidationError, source: str) -> str:
     return "\n".join(dict.fromkeys(_explain(model, item, source) for item in news))
 
 
-def _is_above_another(place: tuple[int | str, ...], items: Sequence[Any]) -> bool:
-    return any(len(item["loc"]) > len(place) and item["loc"][: len(place)] == place for item in items)
+def _is_above_another(path: tuple[int | str, ...], items: Sequence[Any]) -> bool:
+    return any(len(item["loc"]) > len(path) and item["loc"][: len(path)] == path for item in items)
 
 
 def _explain(model: type[BaseModel], item: Any, source: str) -> str:

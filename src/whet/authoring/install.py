@@ -91,10 +91,10 @@ def install_environment(
         raise ConfigError(f"{target} is not a folder, so it cannot be installed with -e.")
     whole = f"{source}{extras}" if source != target else target
     before = _editable_installs()
-    [found], dependencies, left_out = install_sources([whole], Pip(variables=variables), editable=editable)
+    [installed], dependencies, left_out = install_sources([whole], Pip(variables=variables), editable=editable)
     if editable:
         before = {name: url for name, url in before.items() if url != Path(source).as_uri()}
-    metadata = found["metadata"]
+    metadata = installed["metadata"]
     return Installed(
         metadata["name"],
         metadata["version"],
@@ -102,7 +102,7 @@ def install_environment(
         editable,
         tuple(f"{one['metadata']['name']} {one['metadata']['version']}" for one in dependencies),
         tuple(dict.fromkeys(left_out)),
-        tuple(f"{name} from {before[name]}" for name in map(_plain, [found, *dependencies]) if name in before),
+        tuple(f"{name} from {before[name]}" for name in map(_plain, [installed, *dependencies]) if name in before),
     )
 
 
@@ -112,11 +112,11 @@ Items = list[dict[str, Any]]
 
 def install_sources(sources: Sequence[str], pip: Pip, *, editable: bool = False) -> tuple[Items, Items, list[str]]:
     """Install packages from folders, archives, URLs or an index: those, what they brought, and what whet replaces."""
-    found = _resolve(["--no-deps", "--ignore-installed", *sources], pip)
-    names = {_plain(one) for one in found}
+    items = _resolve(["--no-deps", "--ignore-installed", *sources], pip)
+    names = {_plain(one) for one in items}
     divided = [
         divide(one["metadata"].get("requires_dist", []), one["metadata"]["name"], one.get("requested_extras", ()))
-        for one in found
+        for one in items
     ]
     wanted, left_out = ([line for lines in part for line in lines] for part in zip(*divided, strict=True))
     dependencies = [one for one in _resolve(wanted, pip) if _plain(one) not in {REPLACED, *names}] if wanted else []
@@ -134,35 +134,35 @@ def install_sources(sources: Sequence[str], pip: Pip, *, editable: bool = False)
         elif " @ " in sources[0]:  # by URL and hash, which pip records: what an id is verified against
             pip.run(["install", "--no-deps", "--force-reinstall", *sources])
         else:
-            pip.run(["install", "--no-deps", "--force-reinstall", *these, *map(_by_name, found)])
-    return found, dependencies, left_out
+            pip.run(["install", "--no-deps", "--force-reinstall", *these, *map(_by_name, items)])
+    return items, dependencies, left_out
 
 
 def uninstall_environment(name: str) -> str:
     """Remove an installed environment; returns its name and version. Raises `ConfigError` where it is none."""
     plain = str(canonicalize_name(parse_id(name).name))
-    found = installed_environments().get(plain)
-    if found is None:
+    installed = installed_environments().get(plain)
+    if installed is None:
         raise ConfigError(f"no environment '{name}' is installed. `whet env list` has those that are.")
     Pip().run(["uninstall", "--yes", plain])
-    return f"{plain} {found['version']}"
+    return f"{plain} {installed['version']}"
 
 
 def _editable_installs() -> dict[str, str]:
     """The addresses of the folders that packages are installed from with -e, by name."""
-    found = {}
+    installs = {}
     for distribution in importlib.metadata.distributions():
         if '"editable"' in (distribution.read_text("direct_url.json") or ""):
             package = installed_package(distribution.name)
             if package is not None and package.editable:
-                found[package.name] = str(package.url)
-    return found
+                installs[package.name] = str(package.url)
+    return installs
 
 
 def _divided(target: str) -> tuple[str, str]:
     """A folder or a name, and its extras: `word-game[dev]`. Extras of anything else stay where they are."""
-    found = re.fullmatch(r"([^\[\]]+)(\[[^\[\]]*\])", target)
-    return (target, "") if found is None or Path(target).expanduser().exists() else (found[1], found[2])
+    match = re.fullmatch(r"([^\[\]]+)(\[[^\[\]]*\])", target)
+    return (target, "") if match is None or Path(target).expanduser().exists() else (match[1], match[2])
 
 
 def _source(base: str, target: str) -> str:
@@ -225,8 +225,8 @@ def _resolve(arguments: Sequence[str], pip: Pip) -> Items:
             _write_stand_in(Path(folder), version)
         options = ["--dry-run", "--report", str(report), "-c", str(constraints), "--find-links", folder]
         pip.run(["install", *options, *arguments])
-        found: Items = json.loads(report.read_text(encoding="utf-8"))["install"]
-    return found
+        items: Items = json.loads(report.read_text(encoding="utf-8"))["install"]
+    return items
 
 
 def _write_stand_in(folder: Path, version: str) -> None:
@@ -263,8 +263,8 @@ CONTRACTS = frozenset({"whet", "verifiers"})
 
 def environments_here() -> list[dict[str, str]]:
     """id, version, where and description of each, by id. An installed one hides a folder of its name."""
-    found = {**_local(), **installed_environments()}
-    return [found[name] for name in sorted(found)]
+    environments = {**_local(), **installed_environments()}
+    return [environments[name] for name in sorted(environments)]
 
 
 def environment_here(name: str) -> dict[str, Any] | None:
@@ -286,7 +286,7 @@ def environment_here(name: str) -> dict[str, Any] | None:
 
 def _local() -> dict[str, dict[str, str]]:
     """The folders in `environments/` that hold a package."""
-    found = {}
+    environments = {}
     for file in sorted(Path(LOCAL_FOLDER).glob("*/pyproject.toml")):
         try:
             project = parse_toml(file.read_text(encoding="utf-8")).get("project", {})
@@ -295,18 +295,18 @@ def _local() -> dict[str, dict[str, str]]:
         if not isinstance(project, dict):
             project = {"description": "its pyproject.toml cannot be read"}
         name = file.parent.name.replace("_", "-")
-        found[name] = _row(name, project.get("version"), str(file.parent), project.get("description"))
-    return found
+        environments[name] = _row(name, project.get("version"), str(file.parent), project.get("description"))
+    return environments
 
 
 def installed_environments() -> dict[str, dict[str, str]]:
     """The installed packages that require whet or the library that it replaces, by id."""
-    found = {}
+    environments = {}
     for distribution in importlib.metadata.distributions():
         name = canonicalize_name(distribution.metadata["Name"] or "")
         if name and name not in CONTRACTS and _needs(distribution) & CONTRACTS:
-            found[str(name)] = _row(name, distribution.version, "installed", distribution.metadata["Summary"])
-    return found
+            environments[str(name)] = _row(name, distribution.version, "installed", distribution.metadata["Summary"])
+    return environments
 
 
 def _needs(distribution: importlib.metadata.Distribution) -> set[str | None]:

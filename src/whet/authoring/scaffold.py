@@ -121,14 +121,14 @@ def _contents(kind: Kind, names: Names, reference: str) -> dict[str, str]:
     template = TEMPLATES / kind
     spellings = {_TEMPLATE.id: names.id, _TEMPLATE.module: names.module, _TEMPLATE.cls: names.cls}
     environment = {tomli_w.dumps({"id": _TEMPLATE.id}): tomli_w.dumps({"id": reference})}
-    found = {}
+    contents = {}
     for path in sorted(template.rglob("*")):
         if path.is_dir() or "__pycache__" in path.parts:
             continue
         text = path.read_text(encoding="utf-8")
         replacements = {**environment, **spellings} if path.name == "train.toml" else spellings
-        found[_replaced(str(path.relative_to(template)), spellings)] = _replaced(text, replacements)
-    return found
+        contents[_replaced(str(path.relative_to(template)), spellings)] = _replaced(text, replacements)
+    return contents
 
 
 def _replaced(text: str, replacements: Mapping[str, str]) -> str:

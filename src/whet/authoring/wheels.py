@@ -140,13 +140,13 @@ def _own_files(name: str) -> set[Path]:
 
 def _added_folders(sites: set[Path], own: set[Path]) -> list[str]:
     """The folders that .pth files of others add, as installations with `-e` do: they come after the site's packages."""
-    found = []
+    folders = []
     for site in sites:
         for path in sorted(site.glob("*.pth")):
             if path not in own:
                 lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-                found += [line.strip() for line in lines if Path(line.strip()).is_absolute()]
-    return found
+                folders += [line.strip() for line in lines if Path(line.strip()).is_absolute()]
+    return folders
 
 
 def _holds(path: Path, content: bytes) -> bool:

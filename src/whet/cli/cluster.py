@@ -46,17 +46,17 @@ def check(
         from whet.rl.plan import plan_training
 
         if config is None:
-            found = check_cluster(address or AUTO)
+            report = check_cluster(address or AUTO)
         else:
             check_config_first(context, config)
             options = [*context.args, *([] if address is None else ["--deployment.ray_address", address])]
             run = load_run_config(config, options)
             if run.deployment.ray_address is None:
                 run = load_run_config(config, [*options, "--deployment.ray_address", AUTO])
-            found = check_cluster(run.deployment.ray_address or AUTO, run, plan_training(run).placement)
+            report = check_cluster(run.deployment.ray_address or AUTO, run, plan_training(run).placement)
     if json_output:
-        print_json(found)
+        print_json(report)
     else:
-        typer.echo("\n".join(found.lines()))
-    if found.missing:
+        typer.echo("\n".join(report.lines()))
+    if report.missing:
         raise typer.Exit(1)

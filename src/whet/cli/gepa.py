@@ -109,11 +109,11 @@ def list_searches(
     from whet.gepa.records.stored import find_searches
     from whet.gepa.records.tables import head, print_heads
 
-    found = find_searches(folder)
+    searches = find_searches(folder)
     if json_output:
-        print_json({"searches": [head(one) for one in found]})
+        print_json({"searches": [head(one) for one in searches]})
     else:
-        print_heads(found, console())
+        print_heads(searches, console())
 
 
 @app.command("show")

@@ -151,9 +151,9 @@ def _print_config(config: RunConfig | SftConfig, json_output: bool) -> None:
             rehearse(config)
             trackers(config, KNOWN)
         plan = plan_training(config)
-        found, lines = plan.as_json(), plan.lines()
+        values, lines = plan.as_json(), plan.lines()
     if json_output:
-        print_json({**config.model_dump(mode="json", exclude_none=True), **found})
+        print_json({**config.model_dump(mode="json", exclude_none=True), **values})
         return
     typer.echo(config.to_toml(), nl=False)
     typer.echo("\n" + "\n".join(f"# {line}" for line in lines))
@@ -179,8 +179,8 @@ def models(hub: HubOption = None, json_output: JsonOption = False) -> None:
             print_result({"models": local_models()}, json_output)
         return
     with connect_service(hub) as service:
-        found = ask_service(service).models
-        print_result(safe({"models": [{"model": name, "where": service.url} for name in found]}), json_output)
+        models = ask_service(service).models
+        print_result(safe({"models": [{"model": name, "where": service.url} for name in models]}), json_output)
 
 
 @app.command("configs")

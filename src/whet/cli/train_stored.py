@@ -63,11 +63,11 @@ def list_runs(
     from whet.rl.stored.stored_run import find_runs
     from whet.rl.stored.views import heads, print_heads
 
-    found = heads(find_runs(folder))
+    runs = heads(find_runs(folder))
     if json_output:
-        print_json({"runs": found})
+        print_json({"runs": runs})
     else:
-        print_heads(found, console())
+        print_heads(runs, console())
 
 
 def show(run: Run, json_output: JsonOption = False) -> None:
@@ -120,8 +120,8 @@ def metrics(
     if is_of_service(run):
         from whet.service.client.following import metric_rows
 
-        with service_run(run) as (service, found):
-            numbers = metric_rows(service, found, names or [])
+        with service_run(run) as (service, shown):
+            numbers = metric_rows(service, shown, names or [])
     else:
         numbers = numbers_of(open_run(run))
     columns, rows = chosen(numbers, names or [], every)
@@ -165,9 +165,9 @@ def rollouts(
     if is_of_service(run):
         from whet.service.client.following import step_rollouts
 
-        with service_run(run) as (service, found):
-            of_step, rows = step_rollouts(service, found, step=step, environment=env, choice=choice, count=count)
-            browse = f"{service.url}/runs/{found.id}/rollouts?step={of_step}"
+        with service_run(run) as (service, shown):
+            of_step, rows = step_rollouts(service, shown, step=step, environment=env, choice=choice, count=count)
+            browse = f"{service.url}/runs/{shown.id}/rollouts?step={of_step}"
     else:
         stored = open_run(run)
         of_step, rows = rollouts_of(stored.directory, step=step, environment=env, choice=choice, count=count)
@@ -209,9 +209,9 @@ def logs(
     if hub is not None or is_of_service(run):
         from whet.service.client.following import log_lines
 
-        with service_run(run, hub) as (service, found):
+        with service_run(run, hub) as (service, shown):
             _print_lines(
-                log_lines(service, found, follow=follow, tail=count, search=search, level=level, since=moment),
+                log_lines(service, shown, follow=follow, tail=count, search=search, level=level, since=moment),
                 json_output,
             )
         return

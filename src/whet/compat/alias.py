@@ -308,9 +308,9 @@ class _StandIn(ModuleType):
         if not name.startswith("__"):
             for source in _sources(self.__name__, name):
                 module, _, attribute = source.partition(":")
-                found = getattr(importlib.import_module(module), attribute, _MISSING)
-                if found is not _MISSING:
-                    return found
+                value = getattr(importlib.import_module(module), attribute, _MISSING)
+                if value is not _MISSING:
+                    return value
         raise AttributeError(
             f"whet replaces {self.__name__} here and has no '{name}'.{_advice(f'{self.__name__}.{name}')}"
         )
@@ -338,9 +338,9 @@ class _StandIn(ModuleType):
         """The module of whet that defines a name of this stand-in, and the name there."""
         for source in _sources(self.__name__, name):
             module, _, attribute = source.partition(":")
-            found = importlib.import_module(module)
-            if attribute in vars(found):
-                return found, attribute
+            imported = importlib.import_module(module)
+            if attribute in vars(imported):
+                return imported, attribute
         return None
 
     def __dir__(self) -> list[str]:
@@ -355,8 +355,8 @@ def _sources(module: str, name: str) -> list[str]:
     if (module, name) in _RENAMED:
         return [_RENAMED[module, name]]
     sources = []
-    for place in _MODULES[module]:
-        target, _, only = place.partition(":")
+    for location in _MODULES[module]:
+        target, _, only = location.partition(":")
         if not only or name in only.split(","):
             sources.append(f"{target}:{name}")
     return sources
@@ -365,10 +365,10 @@ def _sources(module: str, name: str) -> list[str]:
 def _names(module: str) -> list[str]:
     """The names of `from module import *`."""
     names = [name for owner, name in _RENAMED if owner == module] + ["main"] * (module in _SCRIPTS)
-    for place in _MODULES[module]:
-        target, _, only = place.partition(":")
-        found = importlib.import_module(target)
-        names += only.split(",") if only else getattr(found, "__all__", None) or list(vars(found))
+    for location in _MODULES[module]:
+        target, _, only = location.partition(":")
+        imported = importlib.import_module(target)
+        names += only.split(",") if only else getattr(imported, "__all__", None) or list(vars(imported))
     return [name for name in dict.fromkeys(names) if not name.startswith("_")]
 
 

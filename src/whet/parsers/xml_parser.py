@@ -113,15 +113,15 @@ class XMLParser(Parser):
 def _inside(text: str, tag: str, last: bool) -> str | None:
     """The text between `<tag>` and the next `</tag>`. Found by searching onwards only: a model may write anything,
     and a pattern that goes back over it takes time that grows with the square of its length."""
-    start, end, found = f"<{tag}>", f"</{tag}>", None
+    start, end, inside = f"<{tag}>", f"</{tag}>", None
     position = text.find(start)
     while position >= 0:
         opened = position + len(start)
         closed = text.find(end, opened)
         if closed < 0:
             break
-        found = text[opened:closed].strip()
+        inside = text[opened:closed].strip()
         if not last:
             break
         position = text.find(start, closed + len(end))
-    return found
+    return inside

@@ -77,24 +77,24 @@ def _notations(text: str) -> list[str]:
     return [scientific, text] if euler else [scientific]
 
 
-def _fraction(found: re.Match[str]) -> str:
-    whole, fixed, period = found.groups()
+def _fraction(match: re.Match[str]) -> str:
+    whole, fixed, period = match.groups()
     shift = 10 ** len(fixed)
     value = Fraction(int(whole + fixed)) + Fraction(int(period), 10 ** len(period) - 1)
     numerator, denominator = (value / shift).as_integer_ratio()
     return f"\\frac{{{numerator}}}{{{denominator}}}"
 
 
-def _symbol_of_base(found: re.Match[str]) -> str:
+def _symbol_of_base(match: re.Match[str]) -> str:
     """A symbol of its own for each number in a base, which math-verify would read without the base."""
-    digits, places, base = found[2], (found[3] or "").rstrip("0"), int(found[4] or found[5])
+    digits, places, base = match[2], (match[3] or "").rstrip("0"), int(match[4] or match[5])
     if base == 10:
-        return found[0].rpartition("_")[0]
+        return match[0].rpartition("_")[0]
     try:
         value = int(digits + places, base)
     except ValueError:
         if not digits.isdecimal():
-            return found[0]  # 2A_1: twice a symbol
+            return match[0]  # 2A_1: twice a symbol
         value = int(digits + places)
     return f"\\beta_{{{base:02d}{len(places):02d}{value}}}"
 

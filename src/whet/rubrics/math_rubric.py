@@ -122,10 +122,10 @@ def verify_response(response: str, answer: str, max_verify_chars: int, timeout_s
     if response and len(response) <= max_verify_chars:
         library, equality = importlib.import_module("math_verify.errors"), importlib.import_module(_EQUALITY)
         try:
-            expected, found = (
+            expected, given = (
                 equality.read(text, parse, parsing_timeout=timeout_seconds) for text in (answer, response)
             )
-            score = float(equality.same(expected, found, verify, timeout_seconds=timeout_seconds))
+            score = float(equality.same(expected, given, verify, timeout_seconds=timeout_seconds))
         except (Exception, library.TimeoutException):
             score = 0.0
     return score, time.perf_counter() - start

@@ -25,15 +25,15 @@ def metric_names(functions: Iterable[tuple[str, Callable[..., Any] | None]]) -> 
     functions = list(functions)
     own = {name for name, _ in functions}
     known: dict[str, Callable[..., Any] | None] = {}
-    found = []
+    names = []
     for name, function in functions:
         shown, number = name, 1
         while (number > 1 and shown in own) or (shown in known and known[shown] != function):
             number += 1
             shown = f"{name}_{number}"
         known[shown] = function
-        found.append(shown)
-    return found
+        names.append(shown)
+    return names
 
 
 def flat_name(metric: str) -> str:

@@ -58,13 +58,13 @@ class DockerBackend:
                 await processes.run([program, *REMOVE, name], timeout_s=60.0)
 
     def program(self) -> str:
-        found = shutil.which(self._program) if self._program else shutil.which("docker") or shutil.which("podman")
-        if found is None:
+        path = shutil.which(self._program) if self._program else shutil.which("docker") or shutil.which("podman")
+        if path is None:
             what = self._program or "docker or podman"
             raise SandboxUnavailableError(
                 f"the docker sandbox needs {what}. Install one with: {install_command('podman')}"
             )
-        return found
+        return path
 
     async def create(self, spec: SandboxSpec) -> DockerSandbox:
         """A running container. Raises SandboxError with what the engine said when it does not start."""

@@ -163,11 +163,11 @@ class ServiceLibrary:
     def _wait(self, session: Session, row: RunRow) -> QueueWait:
         """What a queued run waits for; for a list, and for many viewers, it is found once a second."""
         with self._lock:
-            at, found = self._waits
-            if time.monotonic() - at > WAITS_S or row.id not in found:
-                found = waits(session, database_now(session))
-                self._waits = (time.monotonic(), found)
-        return found.get(row.id) or QueueWait(None, "")
+            at, known = self._waits
+            if time.monotonic() - at > WAITS_S or row.id not in known:
+                known = waits(session, database_now(session))
+                self._waits = (time.monotonic(), known)
+        return known.get(row.id) or QueueWait(None, "")
 
 
 def _process(attempt: AttemptRow | None) -> tuple[int, str] | None:
@@ -183,7 +183,7 @@ def run_directory(data: Path, row: RunRow) -> Path | None:
     if not untrusted.is_folder(path.parent, path.name):
         return None
     if row.kind == "evaluation":
-        return next((found for found, _ in run_directories(path)), None)
+        return next((directory for directory, _ in run_directories(path)), None)
     return path
 
 
@@ -237,8 +237,8 @@ def _filtered(query: Select[Any], wanted: RunQuery) -> Select[Any]:
     for word in wanted.search.lower().split()[:8]:
         like = "%" + word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
         columns = (RunRow.name, RunRow.model, RunRow.owner, cast(RunRow.labels, Text))
-        found = [func.lower(column).like(like, escape="\\") for column in columns]
-        query = query.where(or_(*found, RunRow.id == word))
+        matches = [func.lower(column).like(like, escape="\\") for column in columns]
+        query = query.where(or_(*matches, RunRow.id == word))
     return query
 
 
@@ -248,8 +248,8 @@ def _scores(directory: Path | None, kind: str) -> tuple[float | None, float | No
         return None, None
     try:
         if kind == "evaluation":
-            found = metadata_of(directory, METADATA)
-            return as_number(found.get("avg_reward")), as_number(found.get("avg_error"))
+            metadata = metadata_of(directory, METADATA)
+            return as_number(metadata.get("avg_reward")), as_number(metadata.get("avg_error"))
         return as_number(last_row(directory, METRICS).get("reward/mean")), None
     except (OSError, DashboardError, ValueError, AttributeError):
         return None, None
@@ -273,10 +273,10 @@ def exported(data: Path, run: str, model: str, config: str, step: int, what: Wha
 
     Raises `DashboardError`.
     """
-    found = source_of(data, run, model, config, step)
-    if isinstance(found, list) or not found.checkpoint:
+    origin = source_of(data, run, model, config, step)
+    if isinstance(origin, list) or not origin.checkpoint:
         raise no_such(f"checkpoint of step {step}")
-    source = replace(found, own_base=what == "model")  # with its own base the weights are whole
+    source = replace(origin, own_base=what == "model")  # with its own base the weights are whole
     try:
         folder = take(data, secrets.token_hex(8), source)
     except FileNotFoundError:
@@ -337,11 +337,11 @@ def waits(session: Session, now: float) -> dict[str, QueueWait]:
 def _why(needs: Amount, here: list[RunnerCapacity], number: int) -> str:
     if not here:
         return "no runner is alive; start one with: whet service runner"
-    if not any(place.capacity.holds(needs) for place in here):
+    if not any(machine.capacity.holds(needs) for machine in here):
         largest = max(here, key=lambda place: (place.capacity.devices, place.capacity.cores))
         return f"no runner is large enough: it needs {largest.capacity.short_of(needs) or 'more than one has together'}"
-    if not any(place.free.holds(needs) for place in here):
-        able = [place for place in here if place.capacity.holds(needs)]
+    if not any(machine.free.holds(needs) for machine in here):
+        able = [machine for machine in here if machine.capacity.holds(needs)]
         freest = max(able, key=lambda place: place.free.cores)
         return f"number {number} in line; it needs {freest.free.short_of(needs)} that are free"
     return f"number {number} in line"

@@ -168,17 +168,17 @@ def _parts(config: UpConfig, data: Path, listening: socket.socket, deployments: 
 def _first(api: ServicePart, pipe: int, stop: threading.Event) -> str | None:
     """Start the API and wait until it answers; the first token, if it made one. Raises `ConfigError`."""
     process = api.start(pipe)
-    found: list[bytes] = []
-    reading = threading.Thread(target=lambda: found.append(_line(process)), daemon=True)
+    lines: list[bytes] = []
+    reading = threading.Thread(target=lambda: lines.append(_line(process)), daemon=True)
     reading.start()
     while reading.is_alive() and not stop.is_set():
         reading.join(POLL_S)
     if stop.is_set():
         return None
-    if not found[0]:
+    if not lines[0]:
         process.wait()
         raise ConfigError("the API did not start; the lines above say why.")
-    token: str | None = json.loads(found[0])["token"]
+    token: str | None = json.loads(lines[0])["token"]
     return token
 
 

@@ -74,12 +74,12 @@ def error_to_words(error: BaseException) -> tuple[str, str, str]:
     return type(error).__name__, str(error), place_of(error)
 
 
-def error_from_words(kind: str, text: str, place: str) -> Exception:
+def error_from_words(kind: str, text: str, where: str) -> Exception:
     """The error again; one that whet does not have is a `ModelError` whose text has its name."""
-    found = getattr(whet.errors, kind, None)
-    if not (isinstance(found, type) and issubclass(found, whet.errors.Error | whet.errors.WhetError)):
-        found, text = whet.errors.ModelError, f"{kind}: {text}"
-    error: Exception = found.__new__(found)
+    kind_of_error = getattr(whet.errors, kind, None)
+    if not (isinstance(kind_of_error, type) and issubclass(kind_of_error, whet.errors.Error | whet.errors.WhetError)):
+        kind_of_error, text = whet.errors.ModelError, f"{kind}: {text}"
+    error: Exception = kind_of_error.__new__(kind_of_error)
     error.args = (text,)
-    error.__dict__[RAISED_AT] = place
+    error.__dict__[RAISED_AT] = where
     return error

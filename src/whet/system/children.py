@@ -222,8 +222,8 @@ def own_memory(pid: int) -> int:
 
 def memory_share(pid: int) -> int:
     """The same with shared memory divided among its users (PSS); slower to read."""
-    found = _kib(Path(f"/proc/{pid}/smaps_rollup"), "Pss_Anon:", "Pss_Shmem:")
-    return own_memory(pid) if found is None else found
+    share = _kib(Path(f"/proc/{pid}/smaps_rollup"), "Pss_Anon:", "Pss_Shmem:")
+    return own_memory(pid) if share is None else share
 
 
 def _kib(file: Path, *names: str) -> int | None:

@@ -38,7 +38,7 @@ def parse_env_file(path: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"env_file {path}: {reason}") from None
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         text = line.strip()
         if not text or text.startswith("#"):
@@ -48,8 +48,8 @@ def parse_env_file(path: Path) -> dict[str, str]:
             raise ConfigError(f"env_file {path}, line {number}: expected KEY=VALUE")
         key, value = match.groups()
         quoted = _QUOTED.fullmatch(value)
-        found[key] = _COMMENT.sub("", value) if quoted is None else quoted[2]
-    return found
+        variables[key] = _COMMENT.sub("", value) if quoted is None else quoted[2]
+    return variables
 
 
 def load_env_files(paths: Sequence[Path]) -> None:
@@ -60,9 +60,9 @@ def load_env_files(paths: Sequence[Path]) -> None:
     """
     take_secrets_file()
     for path in paths:
-        found = parse_env_file(path)
-        KNOWN.add(found)
-        for key, value in found.items():
+        variables = parse_env_file(path)
+        KNOWN.add(variables)
+        for key, value in variables.items():
             os.environ.setdefault(key, value)
     KNOWN.add_environment(os.environ)
 
@@ -85,13 +85,13 @@ def take_secrets_file() -> None:
         with contextlib.suppress(OSError):
             path.unlink()
     try:
-        found = json.loads(content)
+        secrets = json.loads(content)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(_is_variable(key, value) for key, value in found.items()):
+        secrets = None
+    if not isinstance(secrets, dict) or not all(_is_variable(key, value) for key, value in secrets.items()):
         raise ConfigError(f"{SECRETS_FILE} {path}: it is not a JSON object of variable names and texts")
-    KNOWN.add(found)
-    os.environ.update(found)
+    KNOWN.add(secrets)
+    os.environ.update(secrets)
     sys.stdout, sys.stderr = RedactedStream(sys.stdout), RedactedStream(sys.stderr)
 
 
@@ -102,8 +102,8 @@ def _is_variable(key: str, value: object) -> bool:
 def _read_private(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_uid != os.geteuid():
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.geteuid():
             raise ConfigError(f"{SECRETS_FILE} {path}: not a file of this user that only this user can read (0600)")
         return file.read()
 
@@ -152,6 +152,6 @@ def _from_keyring(variable: str) -> str | None:
     except ModuleNotFoundError:
         return None
     with contextlib.suppress(keyring.errors.KeyringError):  # a machine without a desktop has a keyring with no backend
-        found: str | None = keyring.get_password(SERVICE, variable)
-        return found
+        secret: str | None = keyring.get_password(SERVICE, variable)
+        return secret
     return None

@@ -177,8 +177,8 @@ def read_lines(path: Path, ends: int | None = None) -> Iterator[dict[str, Any]]:
                     f"{path}, {_line(number, left_out)}: not JSON ({error}). Remove the line, or restore the file."
                 ) from None
             if not isinstance(row, dict):
-                found = type(row).__name__
-                raise RunError(f"{path}, {_line(number, left_out)}: expected an object, found {found}.")
+                kind = type(row).__name__
+                raise RunError(f"{path}, {_line(number, left_out)}: expected an object, found {kind}.")
             yield row
             position += len(line)
             if ends is not None and left_out > 0 and position >= ends:

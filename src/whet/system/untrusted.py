@@ -135,10 +135,10 @@ def read_object(directory: Path, name: str, most: int = SMALL_BYTES) -> dict[str
         with open_inside(directory, name) as descriptor:
             if os.fstat(descriptor).st_size > most:
                 return {}
-            found = parse_json(os.pread(descriptor, most, 0))
+            value = parse_json(os.pread(descriptor, most, 0))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def names(directory: Path, name: str, most: int = MOST_NAMES) -> list[str]:
@@ -157,16 +157,16 @@ def folders(directory: Path, name: str, *, deepest: int, most: int) -> Iterator[
         if not waiting:
             return
         here = waiting.pop(0)
-        found = []
+        names = []
         try:
             with open_folder(directory, os.path.join(name, here)) as descriptor, os.scandir(descriptor) as entries:
                 for entry, _ in zip(entries, range(MOST_NAMES), strict=False):
-                    found.append(entry.name)
+                    names.append(entry.name)
                     if len(Path(here).parts) < deepest and entry.is_dir(follow_symlinks=False):
                         waiting.append(os.path.join(here, entry.name))
         except OSError:
             continue
-        yield here, found
+        yield here, names
 
 
 def measure(directory: Path, most: int) -> tuple[int, int]:
@@ -200,8 +200,8 @@ def _give(folder: int, user: int, levels: int) -> None:
         raise OSError(errno.ENAMETOOLONG, f"its folders are nested deeper than {DEEPEST} levels")
     os.fchown(folder, user, user)
     with os.scandir(folder) as entries:
-        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_directory in found:
+        children = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_directory in children:
         with suppress(FileNotFoundError):
             if is_directory:
                 inner = os.open(name, _FOLDER, dir_fd=folder)
@@ -234,8 +234,8 @@ def remove(directory: Path, name: str) -> None:
 def _empty(top: int) -> None:
     """Folders two levels down are moved up, so that any depth takes two descriptors and no recursion."""
     mark, moved = f".{secrets.token_hex(8)}", 0
-    while found := os.listdir(top):
-        for name in found:
+    while names := os.listdir(top):
+        for name in names:
             if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
                 os.unlink(name, dir_fd=top)
                 continue

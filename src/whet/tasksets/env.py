@@ -74,9 +74,9 @@ class Env(Lifecycle):
                 `max_seq_len`, `pass_threshold` and `env_id`.
         """
         self._is_of_verifiers = is_written_for_verifiers(type(self), sys._getframe(1))
-        for name, place in ELSEWHERE.items():
+        for name, section in ELSEWHERE.items():
             if name in kwargs:
-                raise ConfigError(f"Env takes no {name}: that belongs to {place}.")
+                raise ConfigError(f"Env takes no {name}: that belongs to {section}.")
         harness = Harness() if harness is None else harness
         if not isinstance(taskset, Taskset) or not isinstance(harness, Harness):
             given = f"{type(taskset).__name__} and {type(harness).__name__}"

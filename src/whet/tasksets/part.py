@@ -79,13 +79,16 @@ class EnvPart:
         """The functions of one kind, with those of its toolsets."""
         if kind in SIGNALS:
             return self.own_functions[kind]
-        return [*self.own_functions[kind], *(found for toolset in self.toolsets for found in toolset.functions(kind))]
+        return [
+            *self.own_functions[kind],
+            *(function for toolset in self.toolsets for function in toolset.functions(kind)),
+        ]
 
     def signals(self) -> list[Function]:
         """Rewards, metrics and advantages, changed by `scoring`. Raises `ConfigError` for a duplicate name."""
-        found = [function for kind in SIGNALS for function in self.own_functions[kind]]
-        refuse_duplicates(found)
-        return apply_scoring(found, self.config.scoring, type(self).__name__)
+        signals = [function for kind in SIGNALS for function in self.own_functions[kind]]
+        refuse_duplicates(signals)
+        return apply_scoring(signals, self.config.scoring, type(self).__name__)
 
     add_metric = _adder("metric")
     add_reward = _adder("reward")

@@ -33,26 +33,26 @@ def resolve_ref(value: Any, where: str, packages: Collection[str] | None = None)
             "taskset is. Rows may name functions of the taskset's own package only."
         )
     try:
-        found: Any = importlib.import_module(module_name)
+        target: Any = importlib.import_module(module_name)
     except Exception as error:
         raise ConfigError(f"{where}: '{value}' cannot be imported: {describe(error)}.") from error
     for part in path.split("."):
-        if not hasattr(found, part):
-            public = [name for name in dir(found) if not name.startswith("_")]
+        if not hasattr(target, part):
+            public = [name for name in dir(target) if not name.startswith("_")]
             near = nearest(part, public)
             raise ConfigError(
                 f"{where}: '{value}': {module_name} has no '{part}'.{near if 'Did you mean' in near else ''}"
             )
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def resolve_function(value: Any, where: str, packages: Collection[str] | None = None) -> Callable[..., Any]:
     """`resolve_ref` for a function."""
-    found: Any = resolve_ref(value, where, packages)
-    if not callable(found):
-        raise ConfigError(f"{where}: {value!r} is {type(found).__name__}; it should be a function.")
-    function: Callable[..., Any] = found
+    target: Any = resolve_ref(value, where, packages)
+    if not callable(target):
+        raise ConfigError(f"{where}: {value!r} is {type(target).__name__}; it should be a function.")
+    function: Callable[..., Any] = target
     return function
 
 

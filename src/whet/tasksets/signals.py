@@ -50,12 +50,14 @@ def read_functions(
 
     Code gives them by the plural of their kind, as a config does.
     """
-    found: dict[Kind, list[Function]] = {}
+    functions: dict[Kind, list[Function]] = {}
     for kind in kinds:
-        found[kind] = [read_function(kind, method, type(part).__name__) for method in discover_decorated(part, kind)]
+        functions[kind] = [
+            read_function(kind, method, type(part).__name__) for method in discover_decorated(part, kind)
+        ]
         for entries in (given.get(f"{kind}s"), getattr(config, f"{kind}s", None)):
-            found[kind] += [read_function(kind, entry, where, owner) for entry in listed(entries)]
-    return found
+            functions[kind] += [read_function(kind, entry, where, owner) for entry in listed(entries)]
+    return functions
 
 
 def read_function(kind: Kind, entry: Any, where: str, owner: Any = None) -> Function:

@@ -118,8 +118,8 @@ class Taskset(EnvPart):
     def packages(self) -> set[str]:
         """The top-level packages of this taskset's code: its rows may name functions in these."""
         functions = [function.function for kind in SIGNALS for function in self.own_functions[kind]]
-        found = {package_of(made) for made in (type(self), self.source, self.eval_source, *functions)}
-        return found - {"", "builtins", "whet"}
+        packages = {package_of(made) for made in (type(self), self.source, self.eval_source, *functions)}
+        return packages - {"", "builtins", "whet"}
 
     def __iter__(self) -> Iterator[Task]:
         return (self.task(row) for row in self.rows())
@@ -128,11 +128,11 @@ class Taskset(EnvPart):
         return len(self.rows())
 
     def _load(self, source: Any, name: str) -> list[dict[str, Any]]:
-        found = source() if callable(source) else source
-        if is_awaitable(found):
+        rows = source() if callable(source) else source
+        if is_awaitable(rows):
             raise DatasetError(f"the {name} of {type(self).__name__} is async; it should be a plain function.")
-        if isinstance(found, str | Mapping) or not isinstance(found, Iterable):
+        if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
             raise DatasetError(
-                f"the {name} of {type(self).__name__} gave {type(found).__name__}; it should give dicts, one per task."
+                f"the {name} of {type(self).__name__} gave {type(rows).__name__}; it should give dicts, one per task."
             )
-        return list(found)
+        return list(rows)

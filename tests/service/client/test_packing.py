@@ -53,7 +53,7 @@ def read_back(found: Packed, folder: Path, ids: dict[str, str] | None = None) ->
     """The submission as the run has it: its config loaded in a folder with its files."""
     found.settle({env_id: env_id for env_id in found.environment_ids} | (ids or {}))
     folder.mkdir()
-    for name, file in found.files.found.items():
+    for name, file in found.files.by_name.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(file.content())
     (folder / "config.toml").write_text(found.config({}))
@@ -65,7 +65,7 @@ def test_submitted_config_is_the_local_one_with_its_overrides(folder: Path) -> N
     local = load_run_config(Path("my.toml"), ["--max_steps", "3", "--sampling.temperature", "0.5"])
     assert load_run_config(read_back(found, folder / "there")) == local
     assert found.kind == "training"
-    assert not found.files.found
+    assert not found.files.by_name
 
 
 @pytest.mark.parametrize("config", ["quickstart", "multi"])
@@ -103,7 +103,7 @@ def test_files_of_arguments_and_a_small_model_are_sent_under_relative_names(fold
         "more": ["files/tasks-2.jsonl", "other.jsonl", "/workspace", 3],
     }
     assert files.add(folder / "small", "model", "models") == "models/small"
-    contents = {name: file.content() for name, file in files.found.items()}
+    contents = {name: file.content() for name, file in files.by_name.items()}
     assert contents["files/tasks-2.jsonl"] == b'{"a": 2}\n'
     assert contents["models/small/config.json"] == b"{}"
     with pytest.raises(ConfigError, match=r"args: \./small is a folder of this machine"):
@@ -144,7 +144,7 @@ def test_rollouts_of_a_run_are_sent_without_its_checkpoints(folder: Path) -> Non
         (run / name).write_text("")
     files = SubmissionFiles()
     assert files.add(run, "[data] path") == "files/first"
-    assert sorted(files.found) == ["files/first/config.toml", "files/first/rollouts/step_000001.jsonl"]
+    assert sorted(files.by_name) == ["files/first/config.toml", "files/first/rollouts/step_000001.jsonl"]
 
 
 def test_loss_and_curriculum_are_sent_with_what_they_import(folder: Path) -> None:
@@ -156,7 +156,7 @@ def test_loss_and_curriculum_are_sent_with_what_they_import(folder: Path) -> Non
     (folder / "sent_orders").mkdir()
     (folder / "sent_orders" / "__init__.py").write_text("from whet.rl.data.curriculum import MixedCurriculum as Mine\n")
     found = packed(RUN + '[algorithm]\nadvantage = "sent_loss:mine"\n[buffer]\ncurriculum = "sent_orders:Mine"\n')
-    assert sorted(found.files.found) == [
+    assert sorted(found.files.by_name) == [
         "modules/sent_helper.py",
         "modules/sent_loss.py",
         "modules/sent_orders/__init__.py",

@@ -77,7 +77,7 @@ def read_files(environment: str, emit: Callable[[StrictModel], None]) -> None:
 
 def brought_by(package: Package) -> set[str]:
     """The distributions that a package's requirements bring, as far as they are installed here."""
-    found: set[tuple[str, str]] = set()
+    pairs: set[tuple[str, str]] = set()
     waiting = [(line, "") for line in package.requirements]
     while waiting:
         line, extra = waiting.pop()
@@ -89,12 +89,12 @@ def brought_by(package: Package) -> set[str]:
             continue
         name = "whet" if canonicalize_name(requirement.name) == "verifiers" else canonicalize_name(requirement.name)
         if name == "whet":
-            found.add(("verifiers", ""))
+            pairs.add(("verifiers", ""))
         for wanted in ("", *requirement.extras):
-            if (name, wanted) not in found:
-                found.add((name, wanted))
+            if (name, wanted) not in pairs:
+                pairs.add((name, wanted))
                 waiting += [(more, wanted) for more in _requires(name)]
-    return {name for name, _ in found}
+    return {name for name, _ in pairs}
 
 
 def review_package(package: Package) -> Iterator[Finding]:
@@ -210,18 +210,18 @@ def imported(text: str) -> list[tuple[str, int]]:
 
 def _imported(text: str) -> list[tuple[str, int]]:
     tree = ast.parse(text)
-    found: dict[str, int] = {}
+    imported: dict[str, int] = {}
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import):
             for alias in node.names:
-                found.setdefault(alias.name.partition(".")[0], node.lineno)
+                imported.setdefault(alias.name.partition(".")[0], node.lineno)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found.setdefault(node.module.partition(".")[0], node.lineno)
+            imported.setdefault(node.module.partition(".")[0], node.lineno)
         elif not isinstance(node, ast.Try) and not _for_type_checkers(node):
             waiting.extend(ast.iter_child_nodes(node))
-    return sorted(found.items(), key=lambda item: item[1])
+    return sorted(imported.items(), key=lambda item: item[1])
 
 
 def _for_type_checkers(node: ast.AST) -> bool:
@@ -235,13 +235,13 @@ def secrets_in(name: str, text: str) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(text.splitlines(), start=1):
         if len(line) < SHORTEST:
             continue
-        found = next((what for what, shape in SHAPES if shape.search(line)), None)
-        if found is None:
+        kind = next((what for what, shape in SHAPES if shape.search(line)), None)
+        if kind is None:
             assigned = ASSIGNED.search(line)
             if assigned is not None and bits_per_character(assigned.group(1)) > RANDOM_BITS:
-                found = "a key or a password"
-        if found is not None:
-            yield f"{name}:{number}", found
+                kind = "a key or a password"
+        if kind is not None:
+            yield f"{name}:{number}", kind
 
 
 def bits_per_character(text: str) -> float:

@@ -184,8 +184,8 @@ def _bubblewrap(env: dict[str, str], readable: Sequence[Path]) -> Iterator[tuple
     for path in SYSTEM_FILES:
         args += ["--ro-bind-try", path, path]
     args += ["--proc", "/proc", "--dev", "/dev", "--size", str(SCRATCH_BYTES), "--tmpfs", "/tmp"]
-    for found in _shown([*readable, *_python_paths()], machine.layout.directories):
-        args += ["--ro-bind", found, found]
+    for shown in _shown([*readable, *_python_paths()], machine.layout.directories):
+        args += ["--ro-bind", shown, shown]
     args += ["--dir", HOME, "--chdir", HOME]
     for folder, inside in _caches().items():
         args += ["--ro-bind-try", str(folder), f"{HOME}/.cache/{inside}"]
@@ -218,12 +218,12 @@ def _python_paths() -> list[Path]:
 
 def _shown(paths: Sequence[Path], directories: Sequence[str]) -> list[str]:
     """Those that exist and are not shown with a folder above them, outer ones first."""
-    found: list[Path] = []
+    visible: list[Path] = []
     shown = [Path(directory) for directory in directories]
     for path in sorted({path.absolute() for path in paths if path.exists()}, key=lambda path: len(path.parts)):
-        if not any(path.is_relative_to(outer) for outer in [*shown, *found]):
-            found.append(path)
-    return [str(path) for path in found]
+        if not any(path.is_relative_to(outer) for outer in [*shown, *visible]):
+            visible.append(path)
+    return [str(path) for path in visible]
 
 
 def _memory(content: bytes) -> int:
@@ -287,13 +287,15 @@ class ProcessLimits:
 
     def _look(self, pid: int) -> None:
         while not self._stop.wait(LOOK_S):
-            found = set(itertools.islice(family(pid), PROCESSES + 1))
-            if len(found) > PROCESSES:
+            processes = set(itertools.islice(family(pid), PROCESSES + 1))
+            if len(processes) > PROCESSES:
                 self._said = f"it started more than {PROCESSES} processes"
-            elif sum(map(own_memory, found)) > memory_bytes() and sum(map(memory_share, found)) > memory_bytes():
+            elif (
+                sum(map(own_memory, processes)) > memory_bytes() and sum(map(memory_share, processes)) > memory_bytes()
+            ):
                 self._said = _memory_words()
             if self._said is not None:
-                for one in found:
+                for one in processes:
                     kill(one)
                 return
 

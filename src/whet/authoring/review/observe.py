@@ -75,15 +75,15 @@ def main() -> None:
 
 def observe_import(environment: str, emit: Emit) -> None:
     """Import the module and report its side effects."""
-    found = locate(environment)
+    location = locate(environment)
     alias_where_needed()
-    if found.root is not None:
-        sys.path.insert(0, str(found.root))
+    if location.root is not None:
+        sys.path.insert(0, str(location.root))
     error = None
-    with watched(found.path if found.path.is_dir() else found.path.parent, emit):
+    with watched(location.path if location.path.is_dir() else location.path.parent, emit):
         began = time.perf_counter()
         try:
-            __import__(found.module)
+            __import__(location.module)
         except BaseException as raised:
             error = _error_text(raised)
         seconds = time.perf_counter() - began
@@ -165,13 +165,13 @@ def _renamed(env: Environment) -> list[str]:
     if isinstance(env, EnvGroup):
         return [line for member in env.env_map.values() for line in _renamed(member)]
     names, funcs = env.rubric._get_reward_func_names(), env.rubric._get_reward_funcs()
-    found = []
+    renamed = []
     for name, func in dict(zip(names, funcs, strict=False)).items():
         if name != (own := name_of(func)):
-            found.append(f"another function is called '{own}' too: this one is the metric '{name}'")
+            renamed.append(f"another function is called '{own}' too: this one is the metric '{name}'")
         elif name in ROW_FIELDS or flat_name(name) != name:
-            found.append(f"'{name}' is also a field of rows or a statistic: see metrics['{name}'], {PREFIX}{name}")
-    return found
+            renamed.append(f"'{name}' is also a field of rows or a statistic: see metrics['{name}'], {PREFIX}{name}")
+    return renamed
 
 
 def _arguments(loader: Any) -> list[Argument]:

@@ -92,14 +92,14 @@ def files_of(package: Package) -> tuple[dict[str, str], bool]:
     top = package.folder or package.path
     if top.is_file():
         return {top.name: _text(top)}, True
-    found: dict[str, str] = {}
+    contents: dict[str, str] = {}
     left = MAX_TEXTS
     for path in _paths(top):
-        if len(found) >= MAX_FILES or left < 0:
-            return found, False
-        text = found[str(path.relative_to(top))] = _text(path)
+        if len(contents) >= MAX_FILES or left < 0:
+            return contents, False
+        text = contents[str(path.relative_to(top))] = _text(path)
         left -= len(text)
-    return found, True
+    return contents, True
 
 
 def _paths(top: Path) -> Iterator[Path]:

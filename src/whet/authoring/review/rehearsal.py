@@ -46,17 +46,17 @@ async def rehearse(env: Environment, dataset: Sequence[Row], count: int, emit: E
     answers = list(dict.fromkeys(filter(None, answers)))
     parsers = [_parser(environment_of(env, row)) for row in rows]
     right = [
-        (name, place, say)
-        for place, row in enumerate(rows)
-        for name, say in probes.right_answers(row, parsers[place]).items()
+        (name, index, say)
+        for index, row in enumerate(rows)
+        for name, say in probes.right_answers(row, parsers[index]).items()
     ]
     earned = await _attempt(env, rows, right, emit)
     planned = []
-    for place, row in enumerate(rows):
-        form = probes.forms(parsers[place])[_best_form(earned, place)]
+    for index, row in enumerate(rows):
+        form = probes.forms(parsers[index])[_best_form(earned, index)]
         tools = environment_of(env, row).tool_defs or []
         say = probes.without_merit(row, answers, most_common, form, tools)
-        planned += [(name, place, words) for name, words in say.items()]
+        planned += [(name, index, words) for name, words in say.items()]
     await _attempt(env, rows, planned, emit)
 
 
@@ -80,17 +80,17 @@ async def _attempt(
         finally:
             heart.cancel()
         seconds = time.perf_counter() - began
-        for (name, place, _), output in zip(batch, outputs, strict=True):
-            rolled = _rolled(name, place, output)
+        for (name, index, _), output in zip(batch, outputs, strict=True):
+            rolled = _rolled(name, index, output)
             emit(rolled)
             if rolled.reward is not None:
-                earned[name, place] = rolled.reward
+                earned[name, index] = rolled.reward
         emit(BatchCost(probe=label, rollouts=len(batch), seconds=seconds, longest_pause=longest[0]))
     return earned
 
 
 async def _run(env: Environment, rows: Sequence[Row], batch: Sequence[Planned], grouped: bool) -> list[RolloutOutput]:
-    says = {f"{name}/{place}": say for name, place, say in batch}
+    says = {f"{name}/{index}": say for name, index, say in batch}
 
     def answer(state: State, turn: int) -> Any:
         if turn >= probes.MAX_TURNS:
@@ -98,7 +98,7 @@ async def _run(env: Environment, rows: Sequence[Row], batch: Sequence[Planned], 
         return says[state["trajectory_id"]](turn)
 
     outputs: list[RolloutOutput] = await env.run_group(
-        [cast(RolloutInput, dict(rows[place])) for _, place, _ in batch],
+        [cast(RolloutInput, dict(rows[index])) for _, index, _ in batch],
         ScriptedClient(answer),
         "scripted",
         {},
@@ -116,13 +116,13 @@ async def _beat(longest: list[float]) -> None:
         longest[0] = max(longest[0], time.perf_counter() - began - HEARTBEAT_S)
 
 
-def _rolled(name: str, place: int, output: RolloutOutput) -> Rolled:
+def _rolled(name: str, index: int, output: RolloutOutput) -> Rolled:
     error = output.get("error")
     messages = output.get("completion") or []
     replies = [message for message in messages if message["role"] != "assistant"]
     return Rolled(
         probe=name,
-        task=place,
+        task=index,
         reward=output.get("reward"),
         metrics={str(key)[:200]: value for key, value in (output.get("metrics") or {}).items()},
         error=error["error"] if error else None,
@@ -132,12 +132,12 @@ def _rolled(name: str, place: int, output: RolloutOutput) -> Rolled:
     )
 
 
-def _best_form(earned: Mapping[tuple[str, int], float], place: int) -> str:
+def _best_form(earned: Mapping[tuple[str, int], float], index: int) -> str:
     """The name of the form in which the right answer earned most in this task; plain where none earned anything."""
     prefix = f"{probes.RIGHT}, "
     best, most = "plain", 0.0
     for (name, where), reward in earned.items():
-        if where == place and name.startswith(prefix) and reward > most:
+        if where == index and name.startswith(prefix) and reward > most:
             best, most = name.removeprefix(prefix), reward
     return best
 

@@ -73,12 +73,12 @@ def task_of(row: Row) -> tuple[str, str]:
 
 
 def type_problems(row: Row) -> list[str]:
-    found = []
+    problems = []
     answer = row.get("answer")
     if answer is not None and not isinstance(answer, str):
-        found.append(f"'answer' is {type(answer).__name__}, not text")
-    found += [f"'info' has {_kind_in(value)} under '{key}', which JSON cannot hold" for key, value in _bad(row)]
-    return found
+        problems.append(f"'answer' is {type(answer).__name__}, not text")
+    problems += [f"'info' has {_kind_in(value)} under '{key}', which JSON cannot hold" for key, value in _bad(row)]
+    return problems
 
 
 def most_common_answer(rows: Sequence[Row]) -> str:

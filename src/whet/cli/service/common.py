@@ -96,8 +96,8 @@ def size_text(size: float) -> str:
 def run_row(run: Mapping[str, Any]) -> dict[str, Any]:
     """A run as a line of a list."""
     steps = f"{run.get('step') or 0}" + (f"/{run['max_steps']}" if run.get("max_steps") else "")
-    found = {**run, "step": steps, "submitted": moment(run.get("submitted_at"))}
-    return {key: safe_text(str(found.get(key) or ""), 80) for key in SHOWN}
+    row = {**run, "step": steps, "submitted": moment(run.get("submitted_at"))}
+    return {key: safe_text(str(row.get(key) or ""), 80) for key in SHOWN}
 
 
 def moment(value: Any) -> str:

@@ -90,15 +90,15 @@ def list_deployments(
     from whet.service.client.connection import connect_service
 
     with connect_service(hub) as service:
-        found = list(service.items(DeploymentAnswer, "/deployments", owner=owner))
+        deployments = list(service.items(DeploymentAnswer, "/deployments", owner=owner))
     if json_output:
-        print_json({"deployments": found})
+        print_json({"deployments": deployments})
         return
-    if not found:
+    if not deployments:
         typer.echo("no deployments. Make one with: whet deployments create RUN")
         return
-    print_result(safe({"deployments": [_row(one) for one in found]}), False)
-    if url := next((one.url for one in found if one.url), None):
+    print_result(safe({"deployments": [_row(one) for one in deployments]}), False)
+    if url := next((one.url for one in deployments if one.url), None):
         typer.echo(f"\nbase URL  {safe_text(url)}")
     else:
         typer.echo(
@@ -123,14 +123,14 @@ def delete(
     from whet.service.client.connection import connect_service
 
     with connect_service(hub) as service:
-        found = _find(service, deployment)
-        if not yes and not typer.confirm(f"delete {safe_text(found.model)} ({found.id})?", err=True):
+        shown = _find(service, deployment)
+        if not yes and not typer.confirm(f"delete {safe_text(shown.model)} ({shown.id})?", err=True):
             raise typer.Abort
-        service.send("DELETE", f"/api/v1/deployments{path_of(found.id)}")
+        service.send("DELETE", f"/api/v1/deployments{path_of(shown.id)}")
     if json_output:
-        print_json({"removed": {"id": found.id, "model": found.model}})
+        print_json({"removed": {"id": shown.id, "model": shown.model}})
     else:
-        typer.echo(f"deleted {safe_text(found.model)}")
+        typer.echo(f"deleted {safe_text(shown.model)}")
 
 
 def _run_id(service: HubClient, run: str) -> str:
@@ -166,13 +166,15 @@ def _settled(service: HubClient, made: DeploymentAnswer) -> DeploymentAnswer:
 def _find(service: HubClient, wanted: str) -> DeploymentAnswer:
     from whet.service.answers import DeploymentAnswer
 
-    found = [one for one in service.items(DeploymentAnswer, "/deployments") if wanted in (one.id, one.model, one.name)]
-    if len(found) > 1:
-        ids = ", ".join(f"{one.id} ({one.owner}, {one.model})" for one in found)
+    matching = [
+        one for one in service.items(DeploymentAnswer, "/deployments") if wanted in (one.id, one.model, one.name)
+    ]
+    if len(matching) > 1:
+        ids = ", ".join(f"{one.id} ({one.owner}, {one.model})" for one in matching)
         raise WhetError(f"{safe_text(wanted)} is the name of several: {safe_text(ids)}. Give the id.")
-    if not found:
+    if not matching:
         raise WhetError(f"there is no deployment {safe_text(wanted)!r} that you may see. List: whet deployments list")
-    return found[0]
+    return matching[0]
 
 
 def _row(one: DeploymentAnswer) -> dict[str, Any]:

@@ -66,10 +66,10 @@ def list_secrets(owner: OwnerOption = None, hub: HubOption = None, json_output: 
 
     with connect_service(hub) as service:
         answer = service.send("GET", "/api/v1/secrets", params={"owner": owner or default_owner(service)}).json()
-    found = answer["items"]
+    secrets = answer["items"]
     if not json_output:
-        found = [{key: moment(item) if key.endswith("_at") else item for key, item in one.items()} for one in found]
-    print_result(safe({"secrets": found}), json_output)
+        secrets = [{key: moment(item) if key.endswith("_at") else item for key, item in one.items()} for one in secrets]
+    print_result(safe({"secrets": secrets}), json_output)
 
 
 @app.command("delete")

@@ -51,11 +51,11 @@ def list_service_runs(
 
     with connect_service(hub) as service:
         pages = service.items(SubmittedRun, "/runs", kind=kind, state=state, owner=owner, search=search)
-        found = [run.as_dict() for run in islice(pages, count)]
+        runs = [run.as_dict() for run in islice(pages, count)]
     if json_output:
-        print_json({"runs": found})
-    elif found:
-        print_result({"runs": [run_row(run) for run in found]}, False)
+        print_json({"runs": runs})
+    elif runs:
+        print_result({"runs": [run_row(run) for run in runs]}, False)
     else:
         typer.echo("no run like that on the service. Submit one: whet train submit CONFIG")
 
@@ -73,8 +73,8 @@ def get(run: AnyRun, hub: HubOption = None, json_output: JsonOption = False) -> 
 
         show(run, json_output)
         return
-    with service_run(run, hub) as (service, found):
-        print_result(safe(found.as_dict() if json_output else run_facts(found, service.url)), json_output)
+    with service_run(run, hub) as (service, shown):
+        print_result(safe(shown.as_dict() if json_output else run_facts(shown, service.url)), json_output)
 
 
 def stop_on_service(run: str, patience: float, json_output: bool) -> None:
@@ -82,8 +82,8 @@ def stop_on_service(run: str, patience: float, json_output: bool) -> None:
     from whet.service.answers import SubmittedRun
     from whet.service.client.following import run_path, wait_for_end
 
-    with service_run(run) as (service, found):
-        stopped = service.ask(SubmittedRun, "POST", run_path(found, "stop"), retry=True)
+    with service_run(run) as (service, shown):
+        stopped = service.ask(SubmittedRun, "POST", run_path(shown, "stop"), retry=True)
         if patience:
             stopped = wait_for_end(service, stopped, patience)
         facts = {"run": stopped.id, "state": stopped.state, "reason": stopped.reason, "step": stopped.step}
@@ -117,9 +117,9 @@ def restart(
     from whet.service.client.following import run_path
 
     _of_service_alone(run, hub, "whet train resume")
-    with service_run(run, hub) as (service, found):
+    with service_run(run, hub) as (service, shown):
         body = {"step": step, "caps": caps_of(cap_hours, cap_tokens, cap_cost)}
-        queued = service.ask(SubmittedRun, "POST", run_path(found, "restart"), json=body)
+        queued = service.ask(SubmittedRun, "POST", run_path(shown, "restart"), json=body)
         facts = {"run": queued.id, "state": queued.state, "place": queued.place, "reason": queued.reason}
         print_result(safe(queued.as_dict() if json_output else facts), json_output)
 
@@ -139,13 +139,13 @@ def delete(
     from whet.service.client.following import run_path
 
     _of_service_alone(run, hub, "rm -r, on its directory")
-    with service_run(run, hub) as (service, found):
+    with service_run(run, hub) as (service, shown):
         if not yes and not typer.confirm(
-            f"delete {found.owner}/{found.name} ({found.id}, {found.state}) with all its files?", err=True
+            f"delete {shown.owner}/{shown.name} ({shown.id}, {shown.state}) with all its files?", err=True
         ):
             raise typer.Exit(1)
-        service.send("DELETE", f"/api/v1{run_path(found)}")
-    print_result({"deleted": found.id}, True) if json_output else typer.echo(f"{found.id} is deleted")
+        service.send("DELETE", f"/api/v1{run_path(shown)}")
+    print_result({"deleted": shown.id}, True) if json_output else typer.echo(f"{shown.id} is deleted")
 
 
 def progress(run: AnyRun, hub: HubOption = None, json_output: JsonOption = False) -> None:
@@ -164,8 +164,8 @@ def progress(run: AnyRun, hub: HubOption = None, json_output: JsonOption = False
         return
     from whet.service.client.following import run_path
 
-    with service_run(run, hub) as (service, found):
-        answer = service.send("GET", f"/api/v1{run_path(found, 'progress')}").json()
+    with service_run(run, hub) as (service, shown):
+        answer = service.send("GET", f"/api/v1{run_path(shown, 'progress')}").json()
     _print_progress(answer, json_output)
 
 
@@ -213,13 +213,13 @@ def distributions(
     from whet.service.client.following import DistributionsAnswer, indexed
 
     with service_run(run, hub) as (service, of):
-        found = indexed(service, DistributionsAnswer, of, "distributions", {} if step is None else {"step": str(step)})
+        answer = indexed(service, DistributionsAnswer, of, "distributions", {} if step is None else {"step": str(step)})
     if json_output:
-        print_json(found.model_dump(mode="json"))
+        print_json(answer.model_dump(mode="json"))
         return
-    for name, histogram in found.histograms.items():
+    for name, histogram in answer.histograms.items():
         _print_histogram(name, histogram)
-    if not found.histograms:
+    if not answer.histograms:
         typer.echo(f"no rollout{'' if step is None else f' of step {step}'} yet")
 
 
@@ -255,8 +255,8 @@ def checkpoints(
     from whet.service.client.following import download as fetch
     from whet.service.client.following import run_path
 
-    with service_run(run, hub) as (service, found):
-        answer = service.send("GET", f"/api/v1{run_path(found, 'checkpoints')}").json()
+    with service_run(run, hub) as (service, shown):
+        answer = service.send("GET", f"/api/v1{run_path(shown, 'checkpoints')}").json()
         listed = answer["items"]
         if download is None:
             rows = listed if json_output else [_checkpoint_row(one) for one in listed]
@@ -266,15 +266,15 @@ def checkpoints(
         if not whole or (step is not None and step not in whole):
             there = ", ".join(map(str, sorted(whole))) or "none"
             raise ConfigError(
-                f"{found.id} has no whole checkpoint{'' if step is None else f' of step {step}'}: {there}."
+                f"{shown.id} has no whole checkpoint{'' if step is None else f' of step {step}'}: {there}."
             )
         chosen = max(whole) if step is None else step
         archives = next(one for one in listed if one["step"] == chosen).get("archives")
         if archives is not None and download not in archives:
             has = " or ".join(archives) or "nothing that can be fetched"
-            raise ConfigError(f"step {chosen} of {found.id} has no {download}; it has: {has}.")
-        target = to or Path(f"{found.name}-step_{chosen}-{download}")
-        fetch(service, found, chosen, download, target)
+            raise ConfigError(f"step {chosen} of {shown.id} has no {download}; it has: {has}.")
+        target = to or Path(f"{shown.name}-step_{chosen}-{download}")
+        fetch(service, shown, chosen, download, target)
     print_result({"saved": str(target), "step": chosen, "what": download}, json_output)
 
 

@@ -277,10 +277,10 @@ def _show(
         else:
             text = f"{env_id}, {'of the hub' if isinstance(origin, OnHub) else 'as the service has it'}"
         fact("environment", safe_text(text, 300))
-    for name, file in list(packed.files.found.items())[:SHOWN_FILES]:
+    for name, file in list(packed.files.by_name.items())[:SHOWN_FILES]:
         fact("file", f"{safe_text(name, 200)}  {size_text(file.size)}")
-    if len(packed.files.found) > SHOWN_FILES:
-        fact("", f"and {len(packed.files.found) - SHOWN_FILES} more, {size_text(packed.files.size)} in all")
+    if len(packed.files.by_name) > SHOWN_FILES:
+        fact("", f"and {len(packed.files.by_name) - SHOWN_FILES} more, {size_text(packed.files.size)} in all")
     fact("needs", needs_text(packed.needs))
     if secrets:
         fact("secrets", ", ".join(sorted(secrets)) + " (encrypted there, shown nowhere)")
@@ -291,9 +291,9 @@ def _show(
 
 
 def _show_submitted(run: SubmittedRun, new: bool, page: str) -> None:
-    place = f"place {run.place} in line" if run.place else run.state
+    position = f"place {run.place} in line" if run.place else run.state
     before = "" if new else "; an earlier command had submitted it"
-    typer.echo(safe(f"submitted {run.id} ({run.owner}/{run.name}): {place}{before}"))
+    typer.echo(safe(f"submitted {run.id} ({run.owner}/{run.name}): {position}{before}"))
     if run.reason:
         typer.echo(f"  {safe_text(run.reason, 300)}")
     for label, text in (
@@ -312,7 +312,7 @@ def _page(service: HubClient, run: SubmittedRun) -> str:
 def _bytes(option: str, text: str | None) -> int | None:
     if text is None:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
         raise ConfigError(f"--{option} {safe_text(text, 40)}: write it like 8G or 500M.")
-    return int(float(found[1]) * SIZES[found[2].upper()])
+    return int(float(match[1]) * SIZES[match[2].upper()])

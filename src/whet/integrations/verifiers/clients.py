@@ -51,13 +51,13 @@ def load_prime_config() -> dict[str, Any]:
     """What the `prime` command has stored in `~/.prime/config.json`; empty where there is nothing to read."""
     path = Path.home() / ".prime" / "config.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
+        settings = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         _log.warning("%s cannot be read (%s)", path, error)
         return {}
-    return found if isinstance(found, dict) else {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def _connected(package: str, constructor: str, config: ClientConfig) -> Any:

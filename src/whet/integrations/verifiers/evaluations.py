@@ -25,7 +25,7 @@ def load_endpoints(endpoints_path: str | Path = DEFAULT_FILE) -> dict[str, list[
     if python.exists() and not (path.exists() and path != python):
         raise ConfigError(f"{python}: Python endpoint registries are not run; write {python.with_suffix('.toml')}.")
     try:
-        found = read_endpoints(path)
+        endpoints = read_endpoints(path)
     except ConfigError as error:
         _log.warning("no endpoints are known by short names: %s", error)
         return {}
@@ -40,7 +40,7 @@ def load_endpoints(endpoints_path: str | Path = DEFAULT_FILE) -> dict[str, list[
             }
             for one in endpoint.client.endpoint_configs or [endpoint.client]
         ]
-        for name, endpoint in found.items()
+        for name, endpoint in endpoints.items()
     }
 
 

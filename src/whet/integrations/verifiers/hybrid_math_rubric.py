@@ -104,9 +104,9 @@ class HybridMathRubric(JudgeRubric):
         self, prompt: Messages, completion: Messages, answer: Any, state: State, **kwargs: Any
     ) -> float:
         """The judge's verdict where it was called, else that of math-verify."""
-        found = float(state.get("math_verify_score", 0.0))
-        if found == 1 or not self.use_judge_fallback:
-            return found
+        score = float(state.get("math_verify_score", 0.0))
+        if score == 1 or not self.use_judge_fallback:
+            return score
         verdict = await self.judge(prompt, completion, answer, state)
         result = verdict if len(verdict) == 1 else extract_boxed_answer(verdict)
         state["judge_result"] = result

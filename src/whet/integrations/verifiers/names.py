@@ -197,11 +197,11 @@ def parse_judge_json(text: str) -> dict[str, Any]:
     """The JSON object of a judge's answer, also between other text; score 0 and the reason where there is none."""
     for candidate in (text, text[text.find("{") : text.rfind("}") + 1]):
         try:
-            found = json.loads(candidate)
+            verdict = json.loads(candidate)
         except ValueError:
             continue
-        if isinstance(found, dict):
-            return found
+        if isinstance(verdict, dict):
+            return verdict
     return {"score": 0.0, "reason": "judge did not return JSON", "raw": text}
 
 

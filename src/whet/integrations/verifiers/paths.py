@@ -55,8 +55,8 @@ def find_latest_incomplete_eval_results_path(
 ) -> Path | None:
     """The newest evaluation with these settings that has fewer rows than requested; None where there is none."""
     runs = get_eval_runs_dir(env_id, model, env_dir_path, output_dir)
-    found = [path for path in runs.glob("*") if is_valid_eval_results_path(path)]
-    for path in sorted(found, key=lambda one: one.stat().st_mtime, reverse=True):
+    incomplete = [path for path in runs.glob("*") if is_valid_eval_results_path(path)]
+    for path in sorted(incomplete, key=lambda one: one.stat().st_mtime, reverse=True):
         try:
             saved, rows = load_metadata(path) or {}, len(load_outputs(path))
         except RunError:

@@ -141,7 +141,7 @@ def checkpoints_in(root: Path) -> list[Checkpoint]:
     if not root.is_dir():
         return []
     named = [(match, path) for path in root.iterdir() if path.is_dir() and (match := _NAME.fullmatch(path.name))]
-    return sorted((Checkpoint(int(match[1]), path) for match, path in named), key=lambda found: -found.step)
+    return sorted((Checkpoint(int(match[1]), path) for match, path in named), key=lambda checkpoint: -checkpoint.step)
 
 
 def _seal(directory: Path, step: int) -> None:

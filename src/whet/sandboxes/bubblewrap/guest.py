@@ -165,7 +165,7 @@ def _children(parent: int) -> set[int]:
 
 def _processes() -> dict[int, tuple[int, bytes]]:
     """pid: (parent, state), of everything in here."""
-    found: dict[int, tuple[int, bytes]] = {}
+    processes: dict[int, tuple[int, bytes]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
@@ -173,18 +173,18 @@ def _processes() -> dict[int, tuple[int, bytes]]:
                     state, parent = file.read().rpartition(b")")[2].split()[:2]
             except OSError:
                 continue
-            found[int(entry)] = (int(parent), state)
-    return found
+            processes[int(entry)] = (int(parent), state)
+    return processes
 
 
 def _descendants(root: int) -> set[int]:
     processes = _processes()
-    found: set[int] = set()
+    descendants: set[int] = set()
     layer = {root}
     while layer:
-        layer = {pid for pid, (parent, _) in processes.items() if parent in layer} - found
-        found |= layer
-    return {pid for pid in found if processes[pid][1] != b"Z"}
+        layer = {pid for pid, (parent, _) in processes.items() if parent in layer} - descendants
+        descendants |= layer
+    return {pid for pid in descendants if processes[pid][1] != b"Z"}
 
 
 def _kill_tree(root: int, itself: bool = False) -> None:

@@ -55,7 +55,7 @@ def host() -> Host:
         raise SandboxUnavailableError(
             f"the bubblewrap sandbox needs Linux and this is {sys.platform}. Use the docker backend."
         )
-    found = programs()
+    available = programs()
     raise_open_files()
     filter_ = seccomp.filter_for(os.uname().machine)
     if filter_ is None:
@@ -70,7 +70,7 @@ def host() -> Host:
         )
     refused: dict[str, str] = {}
     for way in start.ways():
-        for program in found:
+        for program in available:
             execution = start_of(program, way.changes_user)
             layout = _layout(way, program, execution)
             if isinstance(layout, Layout):
@@ -89,7 +89,9 @@ def host() -> Host:
                 )
             refused.setdefault(layout.strip(), program.path)
     said = "; ".join(f"{path}: {words}" for words, path in refused.items())
-    raise SandboxUnavailableError(f"the bubblewrap sandbox does not start here. {said}. {advice(said, found[0].path)}")
+    raise SandboxUnavailableError(
+        f"the bubblewrap sandbox does not start here. {said}. {advice(said, available[0].path)}"
+    )
 
 
 def raise_open_files() -> None:

@@ -65,21 +65,21 @@ def layouts(root: Path = Path("/")) -> list[Layout]:
     links, directories = _system(root)
     roots = [Path(directory) for directory in directories]
     own = Path(sys.base_prefix).resolve()
-    found = []
+    kinds = []
     needed, python = _prefix(own)
     if python is not None and own in (root / "usr", root / "usr/local"):
-        found.append(_layout(links, roots, str(python), {}, root))
+        kinds.append(_layout(links, roots, str(python), {}, root))
     elif python is not None:
         inside = Path(ELSEWHERE) if _below(own, [root / name for name in _COVERED]) else own
         mapped = {path: inside / path.relative_to(own) for path in needed}
         program = mapped[python]
         names = [name for name in (_VERSION, "python3", "python") if name != program.name]
         more = [(program.name, str(program.parent / name)) for name in names]
-        found.append(_layout([*links, *more], roots, str(program), mapped, root))
+        kinds.append(_layout([*links, *more], roots, str(program), mapped, root))
     for path in (root / "usr/local/bin/python3", root / "usr/bin/python3"):
         if path.exists():
-            found.append(_layout(links, roots, str(path), {}, root))
-    return found
+            kinds.append(_layout(links, roots, str(path), {}, root))
+    return kinds
 
 
 def _layout(
@@ -116,19 +116,19 @@ def _system(root: Path) -> tuple[list[tuple[str, str]], list[str]]:
 
 def _hidden(root: Path) -> list[Path]:
     """Folders of /usr and /usr/local without a standard name, and those that this process imports from or lives in."""
-    found = []
+    hidden = []
     for above in (root / "usr", root / "usr/local"):
         for path in sorted(above.iterdir()) if above.is_dir() else ():
             if path.is_dir() and not path.is_symlink() and path.name not in STANDARD and "-linux-" not in path.name:
-                found.append(path)
+                hidden.append(path)
     standard = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
     own = [sys.prefix] if sys.prefix != sys.base_prefix else []
     for entry in sorted({Path(text).resolve() for text in [*own, *sys.path] if text}):
         depth = len(entry.relative_to(root / "usr").parts) if entry.is_relative_to(root / "usr") else 0
         top = 2 if entry.is_relative_to(root / "usr/local") else 1
-        if depth > top and entry.is_dir() and not any(entry.is_relative_to(path) for path in (*found, *standard)):
-            found.append(entry)
-    return found
+        if depth > top and entry.is_dir() and not any(entry.is_relative_to(path) for path in (*hidden, *standard)):
+            hidden.append(entry)
+    return hidden
 
 
 def _prefix(prefix: Path) -> tuple[list[Path], Path | None]:
@@ -142,15 +142,15 @@ def _prefix(prefix: Path) -> tuple[list[Path], Path | None]:
 
 def _package_folders(shown: Iterable[Path]) -> list[Path]:
     """Every `site-packages` and `dist-packages` of a Python in these folders, and of Pythons in a /usr/local below."""
-    found: set[Path] = set()
+    folders: set[Path] = set()
     for folder in shown:
         libraries = [folder] if folder.name.startswith("lib") else []
         libraries += [path for above in (folder, folder / "local") for path in above.glob("lib*")]
         for library in libraries:
             for pattern in ("python*", "pypy*"):
                 for name in _PACKAGES:
-                    found |= {path.resolve() for path in library.glob(f"{pattern}/{name}") if path.is_dir()}
-    return sorted(found)
+                    folders |= {path.resolve() for path in library.glob(f"{pattern}/{name}") if path.is_dir()}
+    return sorted(folders)
 
 
 def _below(path: Path, folders: Iterable[Path]) -> bool:

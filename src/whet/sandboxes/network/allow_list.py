@@ -74,8 +74,8 @@ class AllowList:
 
     def rule_for(self, host: str, port: int) -> Rule | None:
         """The rule that lets a canonical host and port through; one with an address before one without."""
-        found = [rule for rule in self.rules if rule.covers(host, port)]
-        return min(found, key=lambda rule: rule.address is None, default=None)
+        covering = [rule for rule in self.rules if rule.covers(host, port)]
+        return min(covering, key=lambda rule: rule.address is None, default=None)
 
 
 def parse_origin(entry: str) -> tuple[Rule, int]:

@@ -35,8 +35,8 @@ class DialRefusedError(Exception):
 
 def lookup(host: str, port: int) -> list[str]:
     """The addresses of a name, by the host's own resolver."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 def is_own_address(address: Address) -> bool:
@@ -80,8 +80,8 @@ class Dialer:
         """Raises DialRefusedError, OSError when the name does not exist or the host does not respond, TimeoutError."""
         if self._origin is not None and (host, port) in _OWN:
             rule, port = self._origin
-        elif (found := self._allowed.rule_for(host, port)) is not None:
-            rule = found
+        elif (allowed := self._allowed.rule_for(host, port)) is not None:
+            rule = allowed
         else:
             raise DialRefusedError(f"this sandbox may not reach {host}, port {port}")
         failure: OSError = OSError("its name leads to no address")
@@ -95,8 +95,8 @@ class Dialer:
 
     async def _addresses(self, host: str, port: int) -> list[Address]:
         async with asyncio.timeout(CONNECT_S):
-            found = await asyncio.get_running_loop().run_in_executor(self._threads, self._lookup, host, port)
-        addresses = [ipaddress.ip_address(text) for text in found]
+            entries = await asyncio.get_running_loop().run_in_executor(self._threads, self._lookup, host, port)
+        addresses = [ipaddress.ip_address(text) for text in entries]
         for address in addresses:
             problem = address_problem(address) or ("this machine" if is_own_address(address) else None)
             if problem is not None:

@@ -55,10 +55,10 @@ def about(call: CallParameter) -> ServiceAnswer:
     """What the service has, for clients that prepare a submission."""
     with call.read() as (session, caller):
         permit(caller)
-        found = places(session, database_now(session))
-    largest = max(found, key=lambda place: (place.capacity.devices, place.capacity.cores), default=None)
+        machines = places(session, database_now(session))
+    largest = max(machines, key=lambda place: (place.capacity.devices, place.capacity.cores), default=None)
     amount = largest.capacity if largest is not None else None
-    free = max((place.free.cores for place in found), default=None)
+    free = max((machine.free.cores for machine in machines), default=None)
     return ServiceAnswer(
         version=__version__,
         environments=list(installed_environments().values()),
@@ -150,6 +150,6 @@ def list_runners(call: CallParameter, part: PartOfList) -> Page[RunnerAnswer]:
 def runner_views(session: Session) -> list[RunnerAnswer]:
     """The newest first."""
     now = database_now(session)
-    here = {place.runner: place for place in places(session, now)}
+    here = {capacity.runner: capacity for capacity in places(session, now)}
     rows = session.scalars(select(RunnerRow).order_by(RunnerRow.started_at.desc(), RunnerRow.id).limit(1000))
     return [runner_view(row, here.get(row.id), now) for row in rows]

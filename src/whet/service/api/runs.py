@@ -130,20 +130,20 @@ def submit(call: CallParameter, body: SubmissionBody, response: Response) -> Jso
 
 def _new_run(service: Service, body: SubmissionBody, checked: CheckedConfig | None) -> runs.NewRun:
     """For the key of a known run only what tells it from others counts."""
-    found = checked or CheckedConfig("", (), (), None)
+    submitted = checked or CheckedConfig("", (), (), None)
     return runs.NewRun(
         key=body.key,
         owner=body.owner,
         name=body.name,
         kind=body.kind,
-        model=found.model,
+        model=submitted.model,
         config=body.config,
         files=body.files,
         environments=body.environments,
-        labels=found.labels,
+        labels=submitted.labels,
         needs=body.needs.model_dump(),
         caps=body.caps.model_dump(),
-        max_steps=found.max_steps,
+        max_steps=submitted.max_steps,
         priority=body.priority,
         skip_action_check=body.skip_action_check or not service.tries,
         secrets=body.secrets,
@@ -314,7 +314,7 @@ def _keep(call: HubRequest, path: Path, sha256: str, size: int) -> None:
 @cache
 def installed_environments() -> dict[str, dict[str, Any]]:
     """By name: distributions that need whet and have a module of their own name."""
-    found: dict[str, dict[str, Any]] = {}
+    installed: dict[str, dict[str, Any]] = {}
     for distribution in metadata.distributions():
         name = canonicalize_name(distribution.name or "")
         if not name or name == "whet" or not _needs_whet(distribution):
@@ -325,8 +325,8 @@ def installed_environments() -> dict[str, dict[str, Any]]:
             identity = identify(name)
         except (WhetError, ImportError, ValueError, OSError):
             continue
-        found[name] = {"id": name, "version": identity.version or "", "content": identity.content}
-    return found
+        installed[name] = {"id": name, "version": identity.version or "", "content": identity.content}
+    return installed
 
 
 def _needs_whet(distribution: metadata.Distribution) -> bool:
@@ -341,11 +341,11 @@ def _needs_whet(distribution: metadata.Distribution) -> bool:
 
 def known_models() -> list[str]:
     """Models that need no download."""
-    found = [TINY]
+    models = [TINY]
     for name in PACKAGED:
         try:
             packaged_file(name)
         except ModelLoadError:
             continue
-        found.append(name)
-    return found
+        models.append(name)
+    return models

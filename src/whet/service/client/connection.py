@@ -86,7 +86,7 @@ class Submission:
             "name": self.name,
             "kind": self.kind,
             "config": self.config,
-            "files": {name: file.sha256 for name, file in sorted(self.files.found.items())},
+            "files": {name: file.sha256 for name, file in sorted(self.files.by_name.items())},
             "environments": list(self.environments),
             "needs": dict(self.needs),
             "caps": dict(self.caps),
@@ -108,7 +108,7 @@ def submit(service: HubClient, submission: Submission, progress: Progress) -> tu
     """
     kept = config_folder() / "submissions" / submission.digest(service.url)
     key = _kept_key(kept)
-    for done, file in enumerate(unique := {one.sha256: one for one in submission.files.found.values()}.values()):
+    for done, file in enumerate(unique := {one.sha256: one for one in submission.files.by_name.values()}.values()):
         service.send("PUT", f"/api/v1/blobs{path_of(file.sha256)}", content=file.content())
         progress("files", done + 1, len(unique))
     body = {"key": key, **submission.body(), "secrets": dict(submission.secrets)}

@@ -183,11 +183,11 @@ def _needs(configs: Sequence[EvalConfig], service: ServiceAnswer, notes: list[st
     for config in configs:
         if not config.local:
             continue
-        found = _memory(config)
-        if found is None:
+        needed = _memory(config)
+        if needed is None:
             notes.append(f"memory: {config.model} is not on this machine, so it is not known; say it with --memory")
-        elif sum(found.values()) > sum(memory.values()):
-            memory = found
+        elif sum(needed.values()) > sum(memory.values()):
+            memory = needed
     local = [config for config in configs if config.local]
     threads = max((config.threads or 0 for config in configs), default=0)
     needs = needs_of(

@@ -44,7 +44,7 @@ class SubmissionFiles:
     """Collects files by the name that each has below `submission/`."""
 
     def __init__(self) -> None:
-        self.found: dict[str, SubmittedFile] = {}
+        self.by_name: dict[str, SubmittedFile] = {}
         self._names: dict[Path, str] = {}  # of what was added before, so that it is sent once
 
     def add(self, path: Path, where: str, into: str = "files") -> str:
@@ -65,25 +65,25 @@ class SubmissionFiles:
 
     def add_as(self, name: str, source: Path | bytes, where: str) -> None:
         """A file under exactly this name. Raises `ConfigError` for another content of the same name."""
-        before = self.found.get(name)
+        before = self.by_name.get(name)
         self._put(name, source, where)
-        if before is not None and before.sha256 != self.found[name].sha256:
+        if before is not None and before.sha256 != self.by_name[name].sha256:
             raise ConfigError(f"{where}: there are two files {name}. Rename one of them.")
 
     def warnings(self) -> list[str]:
         """What looks like a secret in these files; all who see the run can read them."""
-        found = []
-        for name, file in self.found.items():
+        warnings = []
+        for name, file in self.by_name.items():
             if file.size <= MOST_SEARCHED:
                 text = file.content().decode("utf-8", errors="replace")
-                found += [
+                warnings += [
                     f"{where}: {what}, which all who see the run can read" for where, what in secrets_in(name, text)
                 ]
-        return found[:MOST_WARNINGS]
+        return warnings[:MOST_WARNINGS]
 
     @property
     def size(self) -> int:
-        return sum(file.size for file in self.found.values())
+        return sum(file.size for file in self.by_name.values())
 
     def _put(self, name: str, source: Path | bytes, where: str) -> None:
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
@@ -101,8 +101,8 @@ class SubmissionFiles:
             content = source if isinstance(source, bytes) else source.read_bytes()
         except OSError as error:
             raise ConfigError(f"{shown} cannot be read ({error.strerror}).") from None
-        self.found[name] = SubmittedFile(source, size, hashlib.sha256(content).hexdigest())
-        if self.size > TOTAL_BYTES or len(self.found) > MOST_FILES:
+        self.by_name[name] = SubmittedFile(source, size, hashlib.sha256(content).hexdigest())
+        if self.size > TOTAL_BYTES or len(self.by_name) > MOST_FILES:
             raise ConfigError(
                 f"{shown}: the files of a submission have at most {TOTAL_BYTES >> 20} MiB and are at most "
                 f"{MOST_FILES}. {INSTEAD}."
@@ -110,7 +110,7 @@ class SubmissionFiles:
 
     def _free(self, wanted: str) -> str:
         path, number, name = Path(wanted), 1, wanted
-        while any(taken == name or taken.startswith(f"{name}/") for taken in self.found):
+        while any(taken == name or taken.startswith(f"{name}/") for taken in self.by_name):
             number += 1
             name = path.with_name(f"{path.stem}-{number}{path.suffix}").as_posix()
         return name
@@ -164,15 +164,15 @@ def add_modules(reference: str, where: str, files: SubmissionFiles, own: frozens
     top = module.partition(".")[0]
     if ":" not in reference or top == "whet" or top in own or top in sys.stdlib_module_names:
         return
-    found = _file_of(top)
-    if found is None:
+    module_file = _file_of(top)
+    if module_file is None:
         raise ConfigError(f"{where}: '{reference}' cannot be imported: there is no module {top} on this machine.")
-    if _installed(found):
+    if _installed(module_file):
         raise ConfigError(
             f"{where}: '{reference}' is in a package that is installed here, and the service may not have it. Put the "
             "function into a module of your own next to the config (PYTHONPATH=. finds it), or into the environment."
         )
-    waiting, seen = [found], set[Path]()
+    waiting, seen = [module_file], set[Path]()
     while waiting:
         one = waiting.pop()
         if one in seen:

@@ -89,11 +89,11 @@ def log_lines(
     while True:
         # Requested before the log is read: what is written just before the end is read too.
         ended = not follow or service.ask(SubmittedRun, "GET", run_path(run)).ended
-        found = service.ask(LogAnswer, "GET", run_path(run, "logs"), params={**query, **more})
-        yield from (_of_user(line.text, run.id) for line in found.lines)
-        if found.next:
-            more = {"limit": str(PAGE_LINES), "cursor": found.next}
-        if found.more:
+        answer = service.ask(LogAnswer, "GET", run_path(run, "logs"), params={**query, **more})
+        yield from (_of_user(line.text, run.id) for line in answer.lines)
+        if answer.next:
+            more = {"limit": str(PAGE_LINES), "cursor": answer.next}
+        if answer.more:
             continue
         if ended:
             return
@@ -122,9 +122,9 @@ def wait_for_end(
 def metric_rows(service: HubClient, run: SubmittedRun, names: list[str]) -> list[dict[str, Any]]:
     """A row for each step, at most 1,000; with no names all metrics."""
     query = {"points": str(MOST_POINTS), **({"names": ",".join(names)} if names else {})}
-    found = service.ask(MetricsAnswer, "GET", run_path(run, "metrics"), params=query)
-    rows: list[dict[str, Any]] = [{"step": step} for step in found.steps]
-    for name, values in found.series.items():
+    answer = service.ask(MetricsAnswer, "GET", run_path(run, "metrics"), params=query)
+    rows: list[dict[str, Any]] = [{"step": step} for step in answer.steps]
+    for name, values in answer.series.items():
         for row, value in zip(rows, values, strict=True):
             if value is not None:
                 row[name] = value
@@ -140,9 +140,9 @@ def indexed(
     wait: Callable[[float], None] = time.sleep,
 ) -> OfRolloutsT:
     """What a route of rollouts answers once the service has indexed all of them, which the first request begins."""
-    while not (found := service.ask(answer, "GET", run_path(run, what), params=dict(query))).progress.complete:
+    while not (reply := service.ask(answer, "GET", run_path(run, what), params=dict(query))).progress.complete:
         wait(INDEX_S)
-    return found
+    return reply
 
 
 def step_rollouts(
@@ -164,10 +164,10 @@ def step_rollouts(
     elif choice == "errored":
         query["failed"] = "true"
     parameters = {key: value for key, value in query.items() if value is not None}
-    found = indexed(service, RolloutsAnswer, run, "rollouts", parameters)
+    answer = indexed(service, RolloutsAnswer, run, "rollouts", parameters)
     rows = []
-    for head in found.items:
-        of_list = {"generation": found.generation}
+    for head in answer.items:
+        of_list = {"generation": answer.generation}
         one = service.send("GET", f"/api/v1{run_path(run, 'rollouts', head['number'])}", params=of_list).json()
         scores = one.get("scores") or {}
         # The key of a group says nothing to people; its first rollout does.

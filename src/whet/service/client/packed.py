@@ -77,7 +77,7 @@ class Packed:
                 continue
             if value in text:
                 raise ConfigError(f"the value of {key} is also in the config, which others can read. Remove it there.")
-            for name, file in self.files.found.items():
+            for name, file in self.files.by_name.items():
                 if value.encode() in file.content():
                     raise ConfigError(f"the value of {key} is also in {name}, which others can read. Remove it there.")
         for name in redacted_keys(redacted(self.tables)):
@@ -90,11 +90,11 @@ class Packed:
 
 def _places(value: Any) -> list[tuple[dict[str, Any], str]]:
     """Every table that names an environment, and its key for that."""
-    found = list(nested_ids(value))
+    places = list(nested_ids(value))
     evaluations = value.get("eval")
     if isinstance(evaluations, list):
-        found += [(table, "environment") for table in evaluations]
-    return found
+        places += [(table, "environment") for table in evaluations]
+    return places
 
 
 def _sections(tables: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -203,17 +203,17 @@ def secrets_of(files: Sequence[Path], words: Sequence[str]) -> dict[str, str]:
     What is written with -e stands before the files, and an earlier file before a later one; what is empty is left out,
     as in a file whose values are yet to be filled in. Raises `ConfigError`.
     """
-    found: dict[str, str] = {}
+    secrets: dict[str, str] = {}
     for path in reversed(files):
-        found |= parse_env_file(path)
+        secrets |= parse_env_file(path)
     for word in words:
         key, equals, value = word.partition("=")
         if not _VARIABLE.fullmatch(key):
             raise ConfigError("-e takes KEY=VALUE, or the name of a variable that is set here.")
         if not equals and key not in os.environ:
             raise ConfigError(f"-e {key}: the variable is not set here. Set it, or write it into an --env-file.")
-        found[key] = value if equals else os.environ[key]
-    return {key: value for key, value in found.items() if value}
+        secrets[key] = value if equals else os.environ[key]
+    return {key: value for key, value in secrets.items() if value}
 
 
 @contextmanager
@@ -269,10 +269,10 @@ def needs_of(
 
 def changed_needs(needs: Needs, wanted: Needs) -> Needs:
     """The needs with what a user says instead. Without a device all memory is the machine's."""
-    found = {**needs, **wanted}
-    if not found["devices"] and "memory" not in wanted:
-        found["memory"] += found["device_memory"]
-    return found if found["devices"] else {**found, "device_memory": 0}
+    changed = {**needs, **wanted}
+    if not changed["devices"] and "memory" not in wanted:
+        changed["memory"] += changed["device_memory"]
+    return changed if changed["devices"] else {**changed, "device_memory": 0}
 
 
 def _count(device: str, there: int) -> int:

@@ -43,13 +43,13 @@ def find_run(service: HubClient, run: str) -> SubmittedRun:
 
     why = ""
     try:
-        found = _asked(service, run)
+        matching = _asked(service, run)
     except HubRequestError as error:
         if error.code not in (None, "not_found"):
             raise
-        found, why = None, f" ({error})" if error.code is None else " (which is no training service)"
-    if found is not None:
-        return found
+        matching, why = None, f" ({error})" if error.code is None else " (which is no training service)"
+    if matching is not None:
+        return matching
     here = sorted(path.parent.name for path in RUNS.glob("*/config.toml"))
     near = difflib.get_close_matches(run, here, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else "`whet train list` and `whet train list --service` show the runs."
@@ -73,4 +73,4 @@ def _asked(service: HubClient, run: str) -> SubmittedRun | None:
     if not name or run.startswith((".", "/", "~")):
         return None
     newest_first = service.items(SubmittedRun, "/runs", search=name, owner=owner or None)
-    return next((found for found in newest_first if found.name == name), None)
+    return next((one for one in newest_first if one.name == name), None)

@@ -126,8 +126,8 @@ def _needs(
     from whet.rl.estimate import PROCESSES
     from whet.rl.plan import plan_training
 
-    found = plan_training(on_cpu).estimate
-    if not found.memory:
+    estimate = plan_training(on_cpu).estimate
+    if not estimate.memory:
         notes.append(f"memory: {config.model} is not on this machine, so it is not known; say it with --memory")
     devices = [config.learner.device, *[config.inference.device] * config.samples]
     if isinstance(config, RunConfig) and _demands_gpus(config):
@@ -135,7 +135,7 @@ def _needs(
     processes = 1
     if isinstance(config, RunConfig):
         processes += config.gpus.servers if config.engine == "vllm" else config.engine_process
-    memory = {name: size for name, size in found.memory.items() if name != PROCESSES}  # counted by `processes`
+    memory = {name: size for name, size in estimate.memory.items() if name != PROCESSES}  # counted by `processes`
     return needs_of(config.deployment.threads, memory, devices, processes=processes, largest=service.largest)
 
 

@@ -101,14 +101,16 @@ class TokenVisitor:
         return sorted(one.model if names.count(one.model) == 1 else one.full_model for one in seen)
 
     def find(self, model: str) -> AnyClient | None:
-        found = [one for one in self._deployments.of_owners(self._user.owners) if model in (one.model, one.full_model)]
-        own = [one for one in found if one.owner == self._user.name]
-        if len(found) > 1 and len(own) != 1:
-            names = ", ".join(sorted(one.full_model for one in found))
+        matching = [
+            one for one in self._deployments.of_owners(self._user.owners) if model in (one.model, one.full_model)
+        ]
+        own = [one for one in matching if one.owner == self._user.name]
+        if len(matching) > 1 and len(own) != 1:
+            names = ", ".join(sorted(one.full_model for one in matching))
             raise RequestError(f"several owners have a model {model!r}: {names}. Name one of them", param="model")
-        if not found:
+        if not matching:
             return None
-        self._used = deployed = (own or found)[0]
+        self._used = deployed = (own or matching)[0]
         if deployed.state == "failed":
             raise RequestError(f"{model} cannot be served: {deployed.reason}", status=503, code="deployment_failed")
         if deployed.served is None:

@@ -144,7 +144,7 @@ def steps_of(data: Path, run: str, kind: str = "checkpoints") -> set[int]:
     """The steps of which a run has these."""
     try:
         with _opened(data, run, kind) as folder:
-            return {int(found[1]) for name in os.listdir(folder) if (found := _STEP.fullmatch(name))}
+            return {int(match[1]) for name in os.listdir(folder) if (match := _STEP.fullmatch(name))}
     except OSError:
         return set()
 
@@ -155,20 +155,20 @@ def base_directory(source: DeploymentSource) -> Path:
     A name may be a path, and a path that of another owner's weights. So below DATA only the run's submission counts,
     which the run cannot write to.
     """
-    found = resolve_model(source.base).resolve()
+    directory = resolve_model(source.base).resolve()
     data = Path(source.data).resolve()
-    if found.is_relative_to(data) and not found.is_relative_to(data / "runs" / source.run / SUBMISSION):
+    if directory.is_relative_to(data) and not directory.is_relative_to(data / "runs" / source.run / SUBMISSION):
         raise ConfigError(f"the base model {source.base} is in the folder of the service, which no run may begin with.")
-    return found
+    return directory
 
 
 def digest_of(model: Path) -> str:
     """The SHA-256 of a model's configuration and weights."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in (model / "config.json", *sorted(model.glob("*.safetensors"))):
         with path.open("rb") as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 def take(data: Path, deployment: str, source: DeploymentSource) -> DeploymentFolder:

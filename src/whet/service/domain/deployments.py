@@ -68,15 +68,15 @@ def plan(session: Session, caller: Caller, data: Path, run: str, step: int | Non
     assert row is not None
     if row.kind not in WITH_WEIGHTS:
         raise HubError("invalid", f"run {run} is of the kind '{row.kind}', which trains no weights. Name another run.")
-    found = source_of(data, run, row.model, row.config, step)
-    if isinstance(found, list):
-        if not found:
+    source = source_of(data, run, row.model, row.config, step)
+    if isinstance(source, list):
+        if not source:
             raise HubError("conflict", f"run {run} has no checkpoint yet. Wait for its first one.")
-        known = ", ".join(map(str, found))
+        known = ", ".join(map(str, source))
         raise HubError("not_found", f"run {run} has no checkpoint of step {step}; there are: {known}.")
-    name = name or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', row.name).strip('-._')[:50] or run}-{found.step}"
-    _check_name(session, row.owner, model_of(found.base), name)
-    return NewDeployment(secrets.token_hex(8), row.owner, name, found)
+    name = name or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', row.name).strip('-._')[:50] or run}-{source.step}"
+    _check_name(session, row.owner, model_of(source.base), name)
+    return NewDeployment(secrets.token_hex(8), row.owner, name, source)
 
 
 def add(session: Session, caller: Caller, new: NewDeployment, now: float) -> DeploymentRow:

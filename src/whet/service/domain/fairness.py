@@ -192,17 +192,17 @@ def next_run(
 ) -> str | None:
     """The run that `runner` starts now; None where none fits, or where it is kept for one that waits too long."""
     kept: set[str] = set()
-    here = next((place for place in places if place.runner == runner), None)
+    here = next((machine for machine in places if machine.runner == runner), None)
     if here is None:
         return None
     for one in ordered:
         if here.free.holds(one.needs):
             return one.run
         if now - one.queued_at < patience_s or any(
-            place.free.holds(one.needs) for place in places if place.runner not in kept
+            machine.free.holds(one.needs) for machine in places if machine.runner not in kept
         ):
             continue
-        able = [place for place in places if place.capacity.holds(one.needs) and place.runner not in kept]
+        able = [machine for machine in places if machine.capacity.holds(one.needs) and machine.runner not in kept]
         if able:
             emptiest = max(able, key=lambda place: (place.free.cores, place.free.memory, place.runner))
             kept.add(emptiest.runner)

@@ -73,15 +73,15 @@ def places(session: Session, now: float) -> list[RunnerCapacity]:
 
     What runs on a host without a runner that lives counts for each runner of that host, until one adopts it.
     """
-    found = alive(session, now)
-    living = {runner.id for runner in found}
+    runners = alive(session, now)
+    living = {runner.id for runner in runners}
     query = select(AttemptRow.runner_id, AttemptRow.host, RunRow.needs).join(RunRow, RunRow.id == AttemptRow.run_id)
     held = [
         (runner, host, Amount.of(needs))
         for runner, host, needs in session.execute(query.where(AttemptRow.state.in_(IN_PROGRESS)))
     ]
     answer = []
-    for one in found:
+    for one in runners:
         taken = [
             needs for runner, host, needs in held if runner == one.id or (host == one.host and runner not in living)
         ]
@@ -90,14 +90,14 @@ def places(session: Session, now: float) -> list[RunnerCapacity]:
     return answer
 
 
-def runner_view(row: RunnerRow, place: RunnerCapacity | None, now: float) -> RunnerAnswer:
+def runner_view(row: RunnerRow, capacity: RunnerCapacity | None, now: float) -> RunnerAnswer:
     return RunnerAnswer(
         id=row.id,
         host=row.host,
         version=row.version,
         capacity=row.capacity,
-        free=None if place is None else asdict(place.free),
-        state="ended" if row.ended_at is not None else "alive" if place is not None else "silent",
+        free=None if capacity is None else asdict(capacity.free),
+        state="ended" if row.ended_at is not None else "alive" if capacity is not None else "silent",
         silent_s=round(max(0.0, now - row.heartbeat_at), 1),
         started_at=row.started_at,
         heartbeat_at=row.heartbeat_at,

@@ -209,8 +209,8 @@ def action_states(session: Session, references: Iterable[str]) -> dict[str, str]
         .join(Account, Account.id == EnvironmentRow.owner_id)
         .where(Version.version.in_({version for _, _, version in wanted.values()}))
     )
-    found = {(owner, name, version): state for owner, name, version, state in session.execute(query)}
-    return {reference: found[parts] for reference, parts in wanted.items() if parts in found}
+    states = {(owner, name, version): state for owner, name, version, state in session.execute(query)}
+    return {reference: states[parts] for reference, parts in wanted.items() if parts in states}
 
 
 def trials_of(session: Session, waiting: Iterable[Any]) -> dict[str, Trial]:

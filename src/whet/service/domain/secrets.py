@@ -89,19 +89,19 @@ def secrets_of_run(session: Session, cipher: Cipher, run: RunRow) -> dict[str, s
     A user who is no member of the owner any more is given none of the owner's. Raises `ConfigError` where one cannot be
     decrypted with the keys that this process has.
     """
-    found: dict[str, str | None] = {
+    secrets: dict[str, str | None] = {
         row.name: cipher.decrypt(row.value, owner_secret_of(row.owner, row.name))
         for row in (owner_secrets(session, run.owner) if _is_member(session, run) else ())
     }
     for row in session.scalars(select(RunSecret).where(RunSecret.run_id == run.id)):
-        found[row.name] = cipher.decrypt(row.value, run_secret_of(run.id, row.name))
-    for name, value in found.items():
+        secrets[row.name] = cipher.decrypt(row.value, run_secret_of(run.id, row.name))
+    for name, value in secrets.items():
         if value is None:
             raise ConfigError(
                 f"the secret {name} was encrypted with a key that this process does not have (secrets.key). Start the "
                 "runner again, or set the secret again."
             )
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in secrets.items() if value is not None}
 
 
 def _is_member(session: Session, run: RunRow) -> bool:
@@ -109,8 +109,8 @@ def _is_member(session: Session, run: RunRow) -> bool:
     user, owner = find_account(session, run.user), find_account(session, run.owner)
     if user is None or owner is None or user.disabled_at is not None:
         return False
-    found = session.get(Membership, (owner.id, user.id))
-    return user.id == owner.id or (found is not None and found.role >= Role.MEMBER)
+    membership = session.get(Membership, (owner.id, user.id))
+    return user.id == owner.id or (membership is not None and membership.role >= Role.MEMBER)
 
 
 # The change of keys

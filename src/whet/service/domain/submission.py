@@ -170,23 +170,23 @@ def _nowhere(path: Path) -> bool:
 def environment_id(text: str) -> EnvironmentId:
     """The parts of an id that a submission may have. Raises `SubmissionRefusedError` for paths and URLs."""
     try:
-        found = parse_id(text, _nowhere)
+        parsed = parse_id(text, _nowhere)
     except EnvironmentLoadError as error:
         raise SubmissionRefusedError([("environments", str(error))]) from None
-    if found.path is not None or found.url is not None:
+    if parsed.path is not None or parsed.url is not None:
         reason = f"'{text[:80]}' is a path or a URL; push it to the hub, and name it as owner/name@version"
         raise SubmissionRefusedError([("environments", reason)])
-    return found
+    return parsed
 
 
 def _problem(line: str) -> tuple[str, str]:
     """Field and reason of a line of a `ConfigError`."""
-    found = _PREFIX.match(line)
-    if found is None:
+    match = _PREFIX.match(line)
+    if match is None:
         return "config", line
-    table = (found["table"] or "").removesuffix(": ")
-    field = " ".join(filter(None, (table, found["key"])))
-    return field, f"unknown key{found['rest']}" if found["unknown"] else found["rest"].removeprefix(":").strip()
+    table = (match["table"] or "").removesuffix(": ")
+    field = " ".join(filter(None, (table, match["key"])))
+    return field, f"unknown key{match['rest']}" if match["unknown"] else match["rest"].removeprefix(":").strip()
 
 
 def _refused_keys(tables: Mapping[str, Any], files: Mapping[str, str]) -> Iterator[tuple[str, str]]:

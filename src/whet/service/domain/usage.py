@@ -95,8 +95,8 @@ class Month:
 def month_of(session: Session, owner: str, now: float) -> Month:
     query = select(func.sum(UsageDay.run_seconds), func.sum(UsageDay.tokens), func.sum(UsageDay.cost))
     query = query.where(UsageDay.owner.in_((owner, elsewhere(owner))))
-    found = session.execute(query.where(UsageDay.day.like(day_of(now)[:7] + "%"))).one()
-    return Month(float(found[0] or 0.0), int(found[1] or 0), float(found[2] or 0.0))
+    sums = session.execute(query.where(UsageDay.day.like(day_of(now)[:7] + "%"))).one()
+    return Month(float(sums[0] or 0.0), int(sums[1] or 0), float(sums[2] or 0.0))
 
 
 def exhausted(session: Session, owner: str, user: str, now: float) -> str:

@@ -44,8 +44,8 @@ def _new(request: Request, run: str, step: str, name: str, problem: str = "", st
     ]
     steps: list[int] = []
     if run:
-        found = dashboard.run(run)
-        listed = checkpoints(dashboard.data.checks, found) if found.directory is not None else []
+        shown = dashboard.run(run)
+        listed = checkpoints(dashboard.data.checks, shown) if shown.directory is not None else []
         steps = [one["step"] for one in listed if one["deployable"]]
     return render(
         request,
@@ -75,21 +75,21 @@ def create(request: Request, call: PageCall, run: Text, step: Text = "", name: T
 @router.get("/deployments/{deployment}")
 @action(SEE)
 def deployment_page(request: Request, call: PageCall, deployment: Identity) -> Response:
-    found = api.show_deployment(call, deployment)
-    return render(request, "deployment.html", one=found, health=_health(found))
+    shown = api.show_deployment(call, deployment)
+    return render(request, "deployment.html", one=shown, health=_health(shown))
 
 
-def _health(found: DeploymentAnswer) -> list[tuple[str, str]]:
+def _health(answer: DeploymentAnswer) -> list[tuple[str, str]]:
     """What the serving process says, in pairs."""
-    said = {} if found.health is None else found.health.model_dump(exclude_none=True)
+    said = {} if answer.health is None else answer.health.model_dump(exclude_none=True)
     return [(name.replace("_", " "), str(value)) for name, value in said.items()]
 
 
 @router.get("/deployments/{deployment}/delete")
 @action(SEE)
 def ask_to_delete(request: Request, call: PageCall, deployment: Identity) -> Response:
-    found = api.show_deployment(call, deployment)
-    return _ask(request, deployment, found.model)
+    shown = api.show_deployment(call, deployment)
+    return _ask(request, deployment, shown.model)
 
 
 def _ask(request: Request, deployment: str, model: str, problem: str = "", status: int = 200) -> Response:

@@ -148,10 +148,10 @@ def usage_page(request: Request, call: PageCall, owner: str = "") -> Response:
 
 def _usage(request: Request, call: HubRequest, owner: str, problem: str = "", status: int = 200) -> Response:
     owner, known = _choice(request, owner, Role.VIEWER)
-    found = owners.usage(call, owner)
+    usage = owners.usage(call, owner)
     may_change = viewer_in(request).is_admin
     return render(
-        request, "usage.html", status, owner=owner, owners=known, usage=found, may_change=may_change, problem=problem
+        request, "usage.html", status, owner=owner, owners=known, usage=usage, may_change=may_change, problem=problem
     )
 
 

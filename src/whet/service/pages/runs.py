@@ -50,23 +50,23 @@ def ask(request: Request, call: PageCall, run: Identity, what: WhatOfPath, step:
 
 def _asked(request: Request, run: str, what: What, step: str = "", problem: str = "", status: int = 200) -> Response:
     dashboard = request.state.dashboard
-    found = dashboard.run(run)
+    shown = dashboard.run(run)
     button, text = TEXTS[what]
     steps: list[int] = []
-    if what == "restart" and found.directory is not None:
-        steps = [one["step"] for one in checkpoints(dashboard.data.checks, found) if one["fault"] is None]
-    allowed = what in found.details.get("may", ())
-    why = "" if allowed else f"This run is {found.state}, or you may not do this with it."
+    if what == "restart" and shown.directory is not None:
+        steps = [one["step"] for one in checkpoints(dashboard.data.checks, shown) if one["fault"] is None]
+    allowed = what in shown.details.get("may", ())
+    why = "" if allowed else f"This run is {shown.state}, or you may not do this with it."
     return render(
         request,
         "run_action.html",
         status,
-        run=found,
+        run=shown,
         what=what,
         button=button,
         text=text,
         steps=sorted(steps, reverse=True),
-        caps=_caps(found.details.get("caps") or {}),
+        caps=_caps(shown.details.get("caps") or {}),
         chosen=step,
         allowed=allowed,
         problem=problem or why,

@@ -31,8 +31,8 @@ ENTRIES = 100
 def runners_page(request: Request, call: PageCall) -> Response:
     with call.read() as (session, caller):
         permit(caller)
-        found = runner_views(session)
-    shown = [{**one.model_dump(), "has": amounts(one.capacity), "left": amounts(one.free or {})} for one in found]
+        runners = runner_views(session)
+    shown = [{**one.model_dump(), "has": amounts(one.capacity), "left": amounts(one.free or {})} for one in runners]
     return render(request, "runners.html", runners=shown)
 
 

@@ -40,8 +40,8 @@ class End:
 
     def explained(self, run: RunFolder, attempt: AttemptFolder, isolation: Isolation) -> End:
         """With the reason of a failure: the doctor's first finding, else what the run said last."""
-        found = _diagnosed(run, isolation) or self.reason or _last_line(attempt.output)
-        words = (found or "it ended without a word").removeprefix("failed: ").removeprefix("error: ")
+        reason = _diagnosed(run, isolation) or self.reason or _last_line(attempt.output)
+        words = (reason or "it ended without a word").removeprefix("failed: ").removeprefix("error: ")
         return replace(self, reason=words[:MOST])
 
 

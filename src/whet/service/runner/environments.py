@@ -92,7 +92,7 @@ class RunPackages:
 
 def wheels_of(session: Session, environments: Sequence[str]) -> list[PinnedWheel]:
     """The wheels of `owner/name@version`. Raises `ConfigError` for one that is not on the hub (any more)."""
-    found = []
+    wheels = []
     for text in environments:
         wanted = parse_id(text, exists=lambda _: False)
         query = _wheels().where(
@@ -103,8 +103,8 @@ def wheels_of(session: Session, environments: Sequence[str]) -> list[PinnedWheel
             raise ConfigError(
                 f"environment '{text}' is not on this hub any more. Push it again, or name another version."
             )
-        found.append(PinnedWheel.of(wanted.owner, wanted.name, file))
-    return found
+        wheels.append(PinnedWheel.of(wanted.owner, wanted.name, file))
+    return wheels
 
 
 def _wheels() -> Any:
@@ -142,9 +142,9 @@ def packages_of(session: Session, environments: Sequence[str], owner: str, user:
                 raise ConfigError(f"environments of this run require two packages {name}: {of}. Give each its own run.")
             if source and not known:
                 files = session.scalars(_wheels().where(Account.name == source, EnvironmentRow.name == name, seen))
-                found = [PinnedWheel.of(source, name, file) for file in files if file.version.yanked_at is None]
-                offered += found
-                waiting += found
+                pinned = [PinnedWheel.of(source, name, file) for file in files if file.version.yanked_at is None]
+                offered += pinned
+                waiting += pinned
     private = {name for _, name in names if sources.get(name) != ""}
     return RunPackages(wheels, offered, frozenset(private))
 
@@ -261,12 +261,12 @@ def _digest(packages: RunPackages) -> str:
 
 def _installed() -> dict[str, str]:
     """Every package that is installed here, and its version."""
-    found = {}
+    versions = {}
     for one in metadata.distributions():
         name = one.metadata["Name"]
         if name and one.version:
-            found[re.sub(r"[-_.]+", "-", name).lower()] = one.version
-    return found
+            versions[re.sub(r"[-_.]+", "-", name).lower()] = one.version
+    return versions
 
 
 def _lines(versions: Mapping[str, str]) -> str:
@@ -283,12 +283,12 @@ def _pip_settings() -> dict[str, str]:
     """pip's settings on this machine, from its files and its variables; the latter count more."""
     command = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", "config", "list"]
     said = output_of(command, cwd="/") or ""
-    found = {}
+    settings = {}
     for section in ("global", "install", ":env:"):
         for name, value in re.findall(rf"^{section}\.([\w-]+)=(.*)$", said, re.MULTILINE):
             with contextlib.suppress(ValueError, SyntaxError):
-                found[name] = str(ast.literal_eval(value))
-    return found
+                settings[name] = str(ast.literal_eval(value))
+    return settings
 
 
 def _variable(setting: str) -> str:
@@ -299,6 +299,6 @@ def _login(address: str | None) -> tuple[str, str] | None:
     """User and password for an index from the user's .netrc."""
     host = urlsplit(address or "").hostname
     with contextlib.suppress(OSError, netrc.NetrcParseError):
-        found = netrc.netrc(os.environ.get("NETRC")).authenticators(host) if host else None
-        return (found[0], found[2] or "") if found else None
+        login = netrc.netrc(os.environ.get("NETRC")).authenticators(host) if host else None
+        return (login[0], login[2] or "") if login else None
     return None

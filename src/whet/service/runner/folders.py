@@ -84,7 +84,7 @@ class RunFolder:
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON object that the shim wrote; empty where there is none."""
     try:
-        found = parse_json(path.read_bytes())
+        value = parse_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

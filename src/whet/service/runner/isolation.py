@@ -164,18 +164,20 @@ def _tried(own_network: bool) -> Isolation:
     unshare = setpriv = None
     # Root that has no ids but its own is a container's, and another user outside of it.
     if os.geteuid() == 0 and of_root() is not None:
-        unshare, setpriv = (found and os.path.realpath(found) for found in map(shutil.which, ("unshare", "setpriv")))
+        unshare, setpriv = (
+            isolation and os.path.realpath(isolation) for isolation in map(shutil.which, ("unshare", "setpriv"))
+        )
         if unshare is None or setpriv is None:
             raise SandboxUnavailableError("root needs the programs unshare and setpriv (util-linux) for it.")
     said = "", ""
     for program in programs():
         for overlays in (True, False) if "--overlay-src" in program.options else (False,):
-            found = Isolation(program.path, unshare, setpriv, overlays, own_network)
-            problem = _problem(found)
+            isolation = Isolation(program.path, unshare, setpriv, overlays, own_network)
+            problem = _problem(isolation)
             if problem is None:
-                return found
+                return isolation
             said = problem, program.path
-            if own_network and _problem(replace(found, networks=False)) is None:
+            if own_network and _problem(replace(isolation, networks=False)) is None:
                 raise SandboxUnavailableError(
                     f"{program.path} cannot make a network here: {problem.strip()} To let runs share that of the "
                     "machine: --network machine."
@@ -227,13 +229,13 @@ def python_folders() -> list[Path]:
 @cache
 def _editable_folders() -> tuple[str, ...]:
     """Folders of packages that are installed in place, by PEP 610; whet's own would show its whole repository."""
-    found = []
+    folders = []
     for distribution in metadata.distributions():
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
             origin = json.loads(distribution.read_text("direct_url.json") or "{}")
             if distribution.name != "whet" and (origin.get("dir_info") or {}).get("editable"):
-                found.append(url2pathname(urlsplit(origin["url"]).path))
-    return tuple(found)
+                folders.append(url2pathname(urlsplit(origin["url"]).path))
+    return tuple(folders)
 
 
 def model_caches() -> dict[str, Path]:
@@ -284,8 +286,8 @@ def _parents(path: Path, made: set[str], rights: str = "0755") -> list[str]:
 
 def _outer_first(paths: Iterable[Path]) -> list[Path]:
     """Without those that a folder above them, or /usr, shows already."""
-    found: list[Path] = []
+    kept: list[Path] = []
     for path in sorted({path for path in paths if path.exists()}, key=lambda path: len(path.parts)):
-        if not any(path.is_relative_to(outer) for outer in [Path("/usr"), *found]):
-            found.append(path)
-    return found
+        if not any(path.is_relative_to(outer) for outer in [Path("/usr"), *kept]):
+            kept.append(path)
+    return kept

@@ -59,8 +59,8 @@ class RunLimits:
 
     def rlimits(self, alone: bool) -> dict[str, int]:
         """Of each process, by the names of the module `resource`; `alone`: its user has no processes of others."""
-        found = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": self.disk}
-        return {**found, "RLIMIT_NPROC": self.processes + MARGIN} if alone else found
+        limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": self.disk}
+        return {**limits, "RLIMIT_NPROC": self.processes + MARGIN} if alone else limits
 
     def as_dict(self) -> dict[str, int]:
         return asdict(self)
@@ -97,10 +97,10 @@ class LimitWatch:
             return self._process_words()
         began = time.monotonic()
         if top is not None and not {"memory", "pids"} <= self._has and began >= self._look_at:
-            found = list(itertools.islice(family(top), limits.processes + 1))
-            if len(found) > limits.processes or sum(map(_threads, found)) > limits.processes:
+            processes = list(itertools.islice(family(top), limits.processes + 1))
+            if len(processes) > limits.processes or sum(map(_threads, processes)) > limits.processes:
                 return self._process_words()
-            if sum(map(own_memory, found)) > limits.memory and sum(map(memory_share, found)) > limits.memory:
+            if sum(map(own_memory, processes)) > limits.memory and sum(map(memory_share, processes)) > limits.memory:
                 return self._memory_words()
             self._look_at = time.monotonic() + 9 * (time.monotonic() - began)  # a tenth of a core, with many threads
         self._measure(last)
@@ -125,10 +125,10 @@ class LimitWatch:
 
     def _measure(self, now: bool) -> None:
         try:
-            found = os.statvfs(self._folder)
+            filesystem = os.statvfs(self._folder)
         except OSError:  # deleted
             return
-        free = (found.f_bfree * found.f_frsize, found.f_ffree)
+        free = (filesystem.f_bfree * filesystem.f_frsize, filesystem.f_ffree)
         lost = any(before - left >= room for before, left, room in zip(self._free, free, self._room, strict=True))
         if not (now or lost or time.monotonic() - self._measured_at > MEASURE_S):
             return

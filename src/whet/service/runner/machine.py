@@ -64,34 +64,34 @@ def cores(root: Path = Path("/")) -> float:
 
 def memory(root: Path = Path("/")) -> int:
     """Bytes of memory, or less where a control group has a limit."""
-    found = UNLIMITED
+    available = UNLIMITED
     for line in _lines(root / "proc/meminfo"):
         if line.startswith("MemTotal:"):
-            found = int(line.split()[1]) * 1024
-    if found == UNLIMITED:  # no Linux
-        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            available = int(line.split()[1]) * 1024
+    if available == UNLIMITED:  # no Linux
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for folder in _groups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             words = _words(folder / name)
             if words and words[0].isdigit():
-                found = min(found, int(words[0]))
-    return found
+                available = min(available, int(words[0]))
+    return available
 
 
 def devices() -> tuple[Device, ...]:
     """The GPUs that nvidia-smi lists, or those of them that CUDA_VISIBLE_DEVICES leaves."""
-    found = {}
+    devices = {}
     for index, uuid, kind, memory_mib in ask_nvidia("gpu", "index,uuid,name,memory.total", ANSWER_S):
         if memory_mib.isdigit():
-            found[index] = found[uuid] = Device(index, kind, int(memory_mib) * MIB)
+            devices[index] = devices[uuid] = Device(index, kind, int(memory_mib) * MIB)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [name for name in found if name.isdigit()] if visible is None else visible.split(",")
-    return tuple(found[name.strip()] for name in names if name.strip() in found)
+    names = [name for name in devices if name.isdigit()] if visible is None else visible.split(",")
+    return tuple(devices[name.strip()] for name in names if name.strip() in devices)
 
 
 def _groups(root: Path, controller: str) -> list[Path]:
     """The folders of this process's control group and of those above it, of version 2 and of version 1."""
-    found = []
+    groups = []
     for line in _lines(root / "proc/self/cgroup"):
         number, controllers, path = [*line.strip().split(":", 2), "", ""][:3]
         if number == "0":
@@ -101,8 +101,8 @@ def _groups(root: Path, controller: str) -> list[Path]:
         else:
             continue
         below = top / path.lstrip("/")
-        found += [folder for folder in (below, *below.parents) if folder.is_relative_to(top)]
-    return found
+        groups += [folder for folder in (below, *below.parents) if folder.is_relative_to(top)]
+    return groups
 
 
 def _lines(path: Path) -> list[str]:

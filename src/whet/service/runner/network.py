@@ -36,9 +36,9 @@ class PublicHosts(AllowList):
     """Every public host, at any port, and the rules of the operator."""
 
     def rule_for(self, host: str, port: int) -> Rule | None:
-        found = AllowList.rule_for(self, host, port)
-        if found is not None:
-            return found
+        rule = AllowList.rule_for(self, host, port)
+        if rule is not None:
+            return rule
         try:
             address = ipaddress.ip_address(host)
         except ValueError:  # a name, whose addresses are looked at once they are known

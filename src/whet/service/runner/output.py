@@ -74,18 +74,18 @@ class SecretFilter:
         text, done, certain = self._held + data, 0, []
         while True:
             open_at = self._unfinished(text, done)
-            found = self._pattern.search(text, done)
-            if found is None or found.start() >= open_at:
+            match = self._pattern.search(text, done)
+            if match is None or match.start() >= open_at:
                 break
-            certain += [text[done : found.start()], self._names[found[0]]]
-            done = found.end()
+            certain += [text[done : match.start()], self._names[match[0]]]
+            done = match.end()
         self._held = text[open_at:]
         return b"".join([*certain, text[done:open_at]])
 
     def rest(self) -> bytes:
         """What was held back, once the stream has ended."""
         held, self._held = self._held, b""
-        return held if self._pattern is None else self._pattern.sub(lambda found: self._names[found[0]], held)
+        return held if self._pattern is None else self._pattern.sub(lambda match: self._names[match[0]], held)
 
     def _unfinished(self, text: bytes, begin: int) -> int:
         """Where the first secret begins of which the text has a part up to its end; the text's end without one."""

@@ -70,14 +70,14 @@ class Watch:
         """Which version of the file with its state a run has; None without one."""
         for name in (STATUS, METADATA):
             with suppress(OSError), untrusted.open_inside(*_within(self.folder, name)) as descriptor:
-                found = os.fstat(descriptor)
-                return [found.st_ino, found.st_mtime_ns]
+                status = os.fstat(descriptor)
+                return [status.st_ino, status.st_mtime_ns]
         return None
 
     def _evaluation(self) -> Seen:
-        found = _results_in(self.folder)
+        results = _results_in(self.folder)
         states = []
-        for parts in found:
+        for parts in results:
             self._count((*parts, RESULTS), _used)
             said = untrusted.read_object(*_within(self.folder, *parts, METADATA))
             states.append(_text(said.get("state")) or "finished")

@@ -114,26 +114,26 @@ async def addresses_of(target: WebhookTarget, resolve: Resolve, allowed: Sequenc
     """The addresses that the target's host stands for now. Raises `AddressRefusedError` unless each may be used."""
     literal = _literal(target.host)
     if literal is not None:
-        found = [str(literal)]
+        addresses = [str(literal)]
     else:
         try:
-            found = list(dict.fromkeys(await resolve(target.host, target.port)))
+            addresses = list(dict.fromkeys(await resolve(target.host, target.port)))
         except OSError as error:
             raise AddressRefusedError(f"the name does not resolve ({error.strerror or 'unknown'}).") from None
-    if not found:
+    if not addresses:
         raise AddressRefusedError("the name has no address.")
-    for text in found:
+    for text in addresses:
         address = _literal(text)
         if address is None:
             raise AddressRefusedError("the name resolves to something that is no address.")
         _check(address, allowed)
-    return found
+    return addresses
 
 
 async def resolve_name(host: str, port: int) -> Sequence[str]:
     """Addresses of a name, by the system's resolver."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(one[4][0]) for one in found]
+    entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(one[4][0]) for one in entries]
 
 
 def networks(given: Sequence[str]) -> list[Network]:

@@ -87,9 +87,9 @@ def claim(session: Session, cipher: Cipher, now: float, most: int, busy: dict[st
     counts = dict(busy or {})
     query = select(Delivery, Webhook).join(Webhook, Webhook.id == Delivery.webhook_id)
     query = query.where(Delivery.state == "waiting", Delivery.next_at <= now).order_by(Delivery.next_at, Delivery.id)
-    found: list[Sending] = []
+    claimed: list[Sending] = []
     for row, hook in session.execute(query.limit(1000)):
-        if len(found) >= most:
+        if len(claimed) >= most:
             break
         if counts.get(hook.id, 0) >= AT_ONCE:
             continue
@@ -101,8 +101,8 @@ def claim(session: Session, cipher: Cipher, now: float, most: int, busy: dict[st
         counts[hook.id] = counts.get(hook.id, 0) + 1
         row.attempts += 1
         row.next_at = now + CLAIM_S
-        found.append(Sending(row.id, hook.id, hook.url, secret, row.body, row.attempts))
-    return found
+        claimed.append(Sending(row.id, hook.id, hook.url, secret, row.body, row.attempts))
+    return claimed
 
 
 def ended(session: Session, one: Sending, delivered: bool, answer: str, now: float, draw: random.Random) -> None:

@@ -128,9 +128,9 @@ class WebhookSender:
 
     async def send_due(self) -> int:
         """Make the attempts that are due now; how many there were."""
-        found = await self._claimed()
-        await asyncio.gather(*(self._send(one) for one in found))
-        return len(found)
+        claimed = await self._claimed()
+        await asyncio.gather(*(self._send(one) for one in claimed))
+        return len(claimed)
 
     async def _run(self) -> None:
         tasks: set[asyncio.Task[None]] = set()

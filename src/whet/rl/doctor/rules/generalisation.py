@@ -66,7 +66,7 @@ def _best_score(reports: list[EvalReport], last: EvalScore) -> tuple[EvalScore |
         for score in report.scores
         if (score.environment, score.sampling) == (last.environment, last.sampling) and math.isfinite(score.reward)
     ]
-    return max(same, key=lambda found: found[0].reward, default=(None, 0))
+    return max(same, key=lambda pair: pair[0].reward, default=(None, 0))
 
 
 def _chance(one: EvalScore, other: EvalScore) -> float:
