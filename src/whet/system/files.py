@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -65,13 +66,18 @@ def _as_text(value: Any) -> Any:
     return str(value)
 
 
-def write_whole(path: Path, content: str | bytes, *, durable: bool = True) -> None:
-    """Replace `path`: a reader sees the old file or the whole new one. `durable` also survives a loss of power."""
+def write_whole(path: Path, content: str | bytes, *, durable: bool = True, private: bool = False) -> None:
+    """Replace `path`: a reader sees the old file or the whole new one. `durable` also survives a loss of power.
+
+    What is `private` can be read by no other user, at no moment.
+    """
     data = content.encode() if isinstance(content, str) else content
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as file:
+        if private:
+            aside.unlink(missing_ok=True)
+        with open(aside, "wb", opener=partial(os.open, mode=0o600 if private else 0o666)) as file:
             file.write(data)
             if durable:
                 file.flush()

@@ -108,11 +108,7 @@ def list_users(call: CallParameter, part: PartOfList) -> answers.Page[answers.Us
     with call.read() as (session, caller):
         permit(caller)
         rows = session.scalars(select(Account).where(Account.kind == "user").order_by(Account.name))
-        users = [
-            answers.UserAnswer(name=row.name, is_admin=row.is_admin, disabled=row.disabled_at is not None)
-            for row in rows
-        ]
-        return part.of(users)
+        return part.of([answers.UserAnswer.model_validate(row) for row in rows])
 
 
 @router.post("/users", status_code=201)

@@ -48,25 +48,17 @@ def create_app(
     app.state.hub, app.state.pages, app.state.more_values = hub, PageCache(), more_values
     for router in (*first, *ROUTERS):
         app.include_router(router)
-    app.add_exception_handler(HubError, _hub_error)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(OSError, _os_error)
+    for kind in (HubError, RequestValidationError, OSError):
+        app.add_exception_handler(kind, _failed)
     return app
 
 
-async def _hub_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HubError)
-    return error_answer(error)
-
-
-async def _invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return error_answer(invalid(error))
-
-
-async def _os_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, OSError)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+async def _failed(request: Request, error: Exception) -> Response:
+    if isinstance(error, HubError):
+        return error_answer(error)
+    if isinstance(error, RequestValidationError):
+        return error_answer(invalid(error))
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return error_answer(HubError("disk_full", "the hub's disk is full. Free space there."))
     raise error
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Annotated, BinaryIO, Literal
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Annotated, Any, BinaryIO, Literal
 
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
@@ -40,9 +41,10 @@ from whet.hub.api.call import (
 from whet.hub.archive.sdists import list_contents, read_content
 from whet.hub.domain import actions, environments
 from whet.hub.domain.access import Caller, environment_for, version_for
+from whet.hub.domain.hub import Hub
 from whet.hub.domain.views import action_view, environment_views, version_view
 from whet.hub.errors import not_found
-from whet.hub.storage.tables import ActionRow, Secret, StoredFile, Variable, Version
+from whet.hub.storage.tables import ActionRow, Secret, StoredFile, Variable
 
 router = APIRouter(prefix="/api/v1")
 ONE = "/environments/{owner}/{name}"
@@ -91,12 +93,7 @@ def change_environment(call: CallParameter, owner: Owner, name: Name, body: Visi
 @router.delete(ONE, status_code=204)
 @action(policy.DELETE)
 def delete_environment(call: CallParameter, owner: Owner, name: Name) -> None:
-    with call.hub.store_lock:
-        with call.write() as (session, caller):
-            hashes = environments.delete_environment(call.hub, session, caller, owner, name)
-            session.flush()
-            gone = environments.unused(session, hashes)
-        _remove(call, gone)
+    _delete(call, partial(environments.delete_environment, owner=owner, name=name))
 
 
 @router.get(ONE + "/versions")
@@ -118,17 +115,18 @@ def get_version(call: CallParameter, owner: Owner, name: Name, version: VersionN
 @router.delete(VERSION, status_code=204)
 @action(policy.CURATE)
 def delete_version(call: CallParameter, owner: Owner, name: Name, version: VersionName) -> None:
+    _delete(call, partial(environments.delete_version, owner=owner, name=name, version=version))
+
+
+def _delete(call: HubRequest, delete: Callable[[Hub, Session, Caller], set[str]]) -> None:
+    """Delete rows, and then those of their files that no other row names."""
     with call.hub.store_lock:
         with call.write() as (session, caller):
-            hashes = environments.delete_version(call.hub, session, caller, owner, name, version)
+            hashes = delete(call.hub, session, caller)
             session.flush()
             gone = environments.unused(session, hashes)
-        _remove(call, gone)
-
-
-def _remove(call: HubRequest, hashes: set[str]) -> None:
-    for sha256 in hashes:
-        call.hub.store.remove(sha256)
+        for sha256 in gone:
+            call.hub.store.remove(sha256)
 
 
 @router.post(VERSION + "/yank")
@@ -148,15 +146,17 @@ def take_back_yank(call: CallParameter, owner: Owner, name: Name, version: Versi
 
 
 @contextlib.contextmanager
-def archive_of(
-    call: HubRequest, session: Session, caller: Caller, version: Version, kind: str
+def _open_archive(
+    call: HubRequest, owner: str, name: str, version: str, kind: str
 ) -> Iterator[tuple[BinaryIO, StoredFile]]:
-    """The open archive of a version."""
-    file = next((file for file in version.files if file.kind == kind), None)
-    if file is None:
-        raise not_found(f"{kind} of this version")
-    with call.hub.store.open(file.sha256) as stream:
-        yield stream, file
+    """An archive of a version that the caller may read."""
+    with call.read() as (session, caller):
+        files = version_for(session, caller, owner, name, version).files
+        file = next((file for file in files if file.kind == kind), None)
+        if file is None:
+            raise not_found(f"{kind} of this version")
+        with call.hub.store.open(file.sha256) as stream:
+            yield stream, file
 
 
 @router.get(VERSION + "/contents")
@@ -170,11 +170,9 @@ def contents(
     limit: Limit = 200,
     cursor: Cursor = 0,
 ) -> Page[ContentEntry]:
-    with call.read() as (session, caller):
-        row = version_for(session, caller, owner, name, version)
-        with archive_of(call, session, caller, row, archive) as (stream, file):
-            items = [ContentEntry(path=path, size=size) for path, size in list_contents(stream, file.filename)]
-        return ListRange(limit, cursor).of(items)
+    with _open_archive(call, owner, name, version, archive) as (stream, file):
+        items = [ContentEntry(path=path, size=size) for path, size in list_contents(stream, file.filename)]
+    return ListRange(limit, cursor).of(items)
 
 
 @router.get(VERSION + "/contents/{path:path}")
@@ -182,16 +180,14 @@ def contents(
 def content(
     call: CallParameter, owner: Owner, name: Name, version: VersionName, path: str, archive: Archive = "wheel"
 ) -> Response:
-    with call.read() as (session, caller):
-        row = version_for(session, caller, owner, name, version)
-        with archive_of(call, session, caller, row, archive) as (stream, file):
-            data = read_content(stream, file.filename, path)
+    with _open_archive(call, owner, name, version, archive) as (stream, file):
+        data = read_content(stream, file.filename, path)
     if data is None:
         raise not_found("file in this archive")
-    return text_response(data)
+    return _text_response(data)
 
 
-def text_response(data: bytes) -> Response:
+def _text_response(data: bytes) -> Response:
     try:
         data.decode("utf-8")
         kind = "text/plain; charset=utf-8"
@@ -204,7 +200,7 @@ def text_response(data: bytes) -> Response:
 @action(policy.READ)
 def readme(call: CallParameter, owner: Owner, name: Name, version: VersionName) -> Response:
     with call.read() as (session, caller):
-        return text_response(version_for(session, caller, owner, name, version).readme.encode())
+        return _text_response(version_for(session, caller, owner, name, version).readme.encode())
 
 
 # Actions
@@ -248,47 +244,29 @@ def retry_action(call: CallParameter, identity: Identity) -> ActionAnswer:
 # Secrets and variables
 
 
-@router.get(ONE + "/secrets")
-@action(policy.MAINTAIN)
-def list_secrets(call: CallParameter, part: PartOfList, owner: Owner, name: Name) -> Page[SecretAnswer]:
-    with call.read() as (session, caller):
-        rows = environments.keys_of(session, caller, owner, name, Secret)
-        return part.of([SecretAnswer.model_validate(row) for row in rows])
+def _add_routes_of_keys(
+    kind: str, table: type[Secret] | type[Variable], answer: type[SecretAnswer], page: type[Page[Any]]
+) -> None:
+    @router.get(f"{ONE}/{kind}", response_model=page)
+    @action(policy.MAINTAIN)
+    def list_keys(call: CallParameter, part: PartOfList, owner: Owner, name: Name) -> Any:
+        with call.read() as (session, caller):
+            rows = environments.keys_of(session, caller, owner, name, table)
+            return part.of([answer.model_validate(row) for row in rows])
+
+    @router.put(f"{ONE}/{kind}/{{key}}", response_model=answer)
+    @action(policy.MAINTAIN)
+    def set_key(call: CallParameter, owner: Owner, name: Name, key: Key, body: Value) -> Any:
+        with call.write() as (session, caller):
+            row = environments.set_key(call.hub, session, caller, (owner, name, key), body.value, table)
+            return answer.model_validate(row)
+
+    @router.delete(f"{ONE}/{kind}/{{key}}", status_code=204)
+    @action(policy.MAINTAIN)
+    def delete_key(call: CallParameter, owner: Owner, name: Name, key: Key) -> None:
+        with call.write() as (session, caller):
+            environments.delete_key(call.hub, session, caller, (owner, name, key), table)
 
 
-@router.put(ONE + "/secrets/{key}")
-@action(policy.MAINTAIN)
-def set_secret(call: CallParameter, owner: Owner, name: Name, key: Key, body: Value) -> SecretAnswer:
-    with call.write() as (session, caller):
-        row = environments.set_key(call.hub, session, caller, (owner, name, key), body.value, Secret)
-        return SecretAnswer.model_validate(row)
-
-
-@router.delete(ONE + "/secrets/{key}", status_code=204)
-@action(policy.MAINTAIN)
-def delete_secret(call: CallParameter, owner: Owner, name: Name, key: Key) -> None:
-    with call.write() as (session, caller):
-        environments.delete_key(call.hub, session, caller, (owner, name, key), Secret)
-
-
-@router.get(ONE + "/variables")
-@action(policy.MAINTAIN)
-def list_variables(call: CallParameter, part: PartOfList, owner: Owner, name: Name) -> Page[VariableAnswer]:
-    with call.read() as (session, caller):
-        rows = environments.keys_of(session, caller, owner, name, Variable)
-        return part.of([VariableAnswer.model_validate(row) for row in rows])
-
-
-@router.put(ONE + "/variables/{key}")
-@action(policy.MAINTAIN)
-def set_variable(call: CallParameter, owner: Owner, name: Name, key: Key, body: Value) -> VariableAnswer:
-    with call.write() as (session, caller):
-        row = environments.set_key(call.hub, session, caller, (owner, name, key), body.value, Variable)
-        return VariableAnswer.model_validate(row)
-
-
-@router.delete(ONE + "/variables/{key}", status_code=204)
-@action(policy.MAINTAIN)
-def delete_variable(call: CallParameter, owner: Owner, name: Name, key: Key) -> None:
-    with call.write() as (session, caller):
-        environments.delete_key(call.hub, session, caller, (owner, name, key), Variable)
+_add_routes_of_keys("secrets", Secret, SecretAnswer, Page[SecretAnswer])
+_add_routes_of_keys("variables", Variable, VariableAnswer, Page[VariableAnswer])

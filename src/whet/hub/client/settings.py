@@ -162,12 +162,5 @@ def _read_tokens() -> dict[str, dict[str, Any]]:
 
 
 def _write_tokens(tokens: Mapping[str, Any]) -> None:
-    folder = config_folder()
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    aside = folder / f".hub-tokens.{os.getpid()}.tmp"
-    descriptor = os.open(
-        aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600
-    )  # never readable by others, not even at first
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(tokens, file)
-    os.replace(aside, tokens_file())
+    config_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_whole(tokens_file(), json.dumps(tokens), private=True)

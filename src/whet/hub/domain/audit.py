@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from whet.hub.storage.tables import AuditEntry, HubState
 
 START = "0" * 64
+HASHED = ("number", "at", "actor", "owner", "action", "target", "detail", "previous")
 
 
 def record(
@@ -42,16 +43,7 @@ def record(
 
 
 def _hash(entry: AuditEntry) -> str:
-    fields = [
-        entry.number,
-        entry.at,
-        entry.actor,
-        entry.owner,
-        entry.action,
-        entry.target,
-        entry.detail,
-        entry.previous,
-    ]
+    fields = [getattr(entry, name) for name in HASHED]
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 

@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from whet.errors import ConfigError
-from whet.system.files import sync
+from whet.system.files import sync, write_whole
 
 KEY_VAR = "WHET_HUB_SECRETS_KEY"
 KEY_BYTES, NONCE_BYTES = 32, 12
@@ -73,12 +73,5 @@ def read_keys(path: Path) -> list[bytes]:
 
 def write_keys(path: Path, keys: Sequence[bytes]) -> None:
     """Put keys in the file, the newest first; it is whole at any moment."""
-    aside = path.with_name(f".{path.name}.new")
-    aside.unlink(missing_ok=True)
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(b"".join(keys))
-        file.flush()
-        os.fsync(descriptor)
-    os.replace(aside, path)
+    write_whole(path, b"".join(keys), private=True)
     sync(path.parent)

@@ -24,7 +24,6 @@ class HubLimits:
     chunk_bytes: int = 8 * MIB
     owner_bytes: int = 5 * 1024 * MIB
     open_pushes: int = 20
-    tokens: int = 200
     keys: int = 100  # secrets, and as many variables, of an environment
     push_s: float = 24 * 3600.0
 

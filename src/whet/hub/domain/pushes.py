@@ -43,11 +43,22 @@ def begin(
     """A new push, or the open one of the same bytes; and whether it is new. A committed version is a finished push."""
     account, environment = _namespace(session, caller, owner, name)
     _check_names(name, version, expected)
-    _check_sizes(hub, session, account, expected)
-    there = _standing(session, environment, owner, name, version, visibility, expected)
     now = hub.clock()
+    push = Push(
+        id=secrets.token_hex(16),
+        user_id=caller.known.id,
+        owner_id=account.id,
+        name=name,
+        version=version,
+        visibility=visibility,
+        expected={kind: dict(file) for kind, file in expected.items()},
+        findings=[],
+        created_at=now,
+        expires_at=now + hub.limits.push_s,
+    )
+    is_new = not _is_published(hub, session, account, environment, push)
     expire(hub, session, now)
-    if there is None:
+    if is_new:
         mine = select(Push).where(Push.user_id == caller.known.id, Push.state == "open")
         for row in session.scalars(mine):
             same = (row.owner_id, row.name, row.version, row.visibility) == (account.id, name, version, visibility)
@@ -55,21 +66,9 @@ def begin(
                 return row, False
         if int(session.scalar(select(func.count()).select_from(mine.subquery())) or 0) >= hub.limits.open_pushes:
             raise HubError("too_many", f"you have {hub.limits.open_pushes} open pushes. Commit or abort some first.")
-    row = Push(
-        id=secrets.token_hex(16),
-        user_id=caller.known.id,
-        owner_id=account.id,
-        name=name,
-        version=version,
-        visibility=visibility,
-        state="open" if there is None else "committed",
-        expected={kind: dict(file) for kind, file in expected.items()},
-        findings=[],
-        created_at=now,
-        expires_at=now + hub.limits.push_s,
-    )
-    session.add(row)
-    return row, there is None
+    push.state = "open" if is_new else "committed"
+    session.add(push)
+    return push, is_new
 
 
 def expire(hub: Hub, session: Session, now: float) -> int:
@@ -107,47 +106,37 @@ def _check_names(name: str, version: str, expected: Expected) -> None:
         raise HubError("invalid", str(error)) from None
 
 
-def _check_sizes(hub: Hub, session: Session, account: Account, expected: Expected) -> None:
-    for kind, file in expected.items():
+def _is_published(hub: Hub, session: Session, account: Account, environment: EnvironmentRow | None, push: Push) -> bool:
+    """Whether the version is there with the same bytes. Raises `HubError` for what stands against it."""
+    for kind, file in push.expected.items():
         if file["size"] > hub.limits.file_bytes:
             most = hub.limits.file_bytes // MIB
             raise HubError("too_large", f"the {kind} has {file['size']} bytes; at most {most} MiB are allowed.")
-    if total_bytes(session, account.id) + sum(file["size"] for file in expected.values()) > hub.limits.owner_bytes:
+    if total_bytes(session, account.id) + sum(file["size"] for file in push.expected.values()) > hub.limits.owner_bytes:
         most = hub.limits.owner_bytes // MIB
         raise HubError("too_large", f"{account.name} would have more than {most} MiB. Delete versions first.")
-
-
-def _standing(
-    session: Session,
-    environment: EnvironmentRow | None,
-    owner: str,
-    name: str,
-    version: str,
-    visibility: str | None,
-    expected: Expected,
-) -> Version | None:
-    """The version, where it is there with the same bytes. Raises `HubError` for what stands against it."""
     if environment is None:
-        return None
+        return False
+    named = environment.env_id
     if environment.deleted_at is not None:
-        raise HubError("environment_deleted", f"{owner}/{name} was deleted; its name is not given out again.")
-    if visibility not in (None, environment.visibility):
-        raise HubError("conflict", f"{owner}/{name} is {environment.visibility}. Change that first, or leave it out.")
-    query = select(Version).where(Version.environment_id == environment.id, Version.version == version)
+        raise HubError("environment_deleted", f"{named} was deleted; its name is not given out again.")
+    if push.visibility not in (None, environment.visibility):
+        raise HubError("conflict", f"{named} is {environment.visibility}. Change that first, or leave it out.")
+    query = select(Version).where(Version.environment_id == environment.id, Version.version == push.version)
     row = session.scalar(query)
     if row is None:
-        return None
+        return False
     if row.deleted_at is not None:
-        raise HubError("version_deleted", f"{owner}/{name}@{version} was deleted; push another version.")
+        raise HubError("version_deleted", f"{named}@{push.version} was deleted; push another version.")
     there = {file.kind: file.sha256 for file in row.files}
-    differing = [kind for kind, file in expected.items() if there.get(kind) != file["sha256"]]
+    differing = [kind for kind, file in push.expected.items() if there.get(kind) != file["sha256"]]
     if differing:
         what = " and ".join(differing)
         raise HubError(
             "version_exists",
-            f"{owner}/{name}@{version} is there with another {what}. Versions never change: push a new one.",
+            f"{named}@{push.version} is there with another {what}. Versions never change: push a new one.",
         )
-    return row
+    return True
 
 
 def _refused(error: ArchiveRefusedError) -> HubError:
@@ -244,10 +233,9 @@ def publish(hub: Hub, session: Session, caller: Caller, push: Push, facts: Wheel
     account = session.get_one(Account, row.owner_id)
     pushing = Caller(PUSH, caller.token)  # rights as they are now, not as they were when the push was begun
     _, environment = _namespace(session, pushing, account.name, row.name)
-    _check_sizes(hub, session, account, row.expected)
-    there = _standing(session, environment, account.name, row.name, row.version, row.visibility, row.expected)
+    is_published = _is_published(hub, session, account, environment, row)
     row.state = "committed"
-    if there is not None:
+    if is_published:
         return row, False
     now = hub.clock()
     if environment is None:
@@ -268,8 +256,6 @@ def publish(hub: Hub, session: Session, caller: Caller, push: Push, facts: Wheel
         core_metadata=facts.metadata,
         pushed_by=caller.name,
         created_at=now,
-        yanked_reason="",
-        downloads=0,
         files=[StoredFile(kind=kind, **file) for kind, file in row.expected.items()],
     )
     session.add(version)
@@ -288,9 +274,7 @@ def storable(text: str) -> str:
 
 def queued_action(version: Version, now: float) -> ActionRow:
     """The check of a new version, which a worker takes from the queue."""
-    return ActionRow(
-        id=secrets.token_hex(8), version_id=version.id, state="queued", attempt=0, summary="", log="", queued_at=now
-    )
+    return ActionRow(id=secrets.token_hex(8), version_id=version.id, state="queued", queued_at=now)
 
 
 def clean(hub: Hub) -> dict[str, int]:

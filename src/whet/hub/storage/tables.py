@@ -51,6 +51,10 @@ class Account(Base):
     created_at: Mapped[float]
     disabled_at: Mapped[float | None]
 
+    @property
+    def disabled(self) -> bool:
+        return self.disabled_at is not None
+
 
 class Membership(Base):
     """A user's role in an organisation."""
@@ -130,9 +134,9 @@ class Version(Base):
     pushed_by: Mapped[str] = _name()
     created_at: Mapped[float]
     yanked_at: Mapped[float | None]
-    yanked_reason: Mapped[str]
+    yanked_reason: Mapped[str] = mapped_column(default="")
     deleted_at: Mapped[float | None]
-    downloads: Mapped[int]
+    downloads: Mapped[int] = mapped_column(default=0)
     environment: Mapped[EnvironmentRow] = relationship(lazy="joined", innerjoin=True)
     files: Mapped[list[StoredFile]] = relationship(
         lazy="selectin", order_by="StoredFile.kind.desc()", cascade="all, delete-orphan", back_populates="version"
@@ -177,10 +181,10 @@ class ActionRow(Base):
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     version_id: Mapped[int] = mapped_column(ForeignKey("versions.id"), index=True)
     state: Mapped[str] = mapped_column(String(20), index=True)  # queued, running, passed, failed
-    attempt: Mapped[int]
+    attempt: Mapped[int] = mapped_column(default=0)
     claimed_by: Mapped[str | None] = mapped_column(String(40))
-    summary: Mapped[str]
-    log: Mapped[str]
+    summary: Mapped[str] = mapped_column(default="")
+    log: Mapped[str] = mapped_column(default="")
     queued_at: Mapped[float]
     started_at: Mapped[float | None]
     finished_at: Mapped[float | None]
