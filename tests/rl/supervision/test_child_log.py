@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -10,15 +11,15 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import whet.system.children
 from whet.rl.monitors.log import LOG, run_log
 from whet.rl.supervision import child_log
-from whet.rl.supervision.child_log import CHILD, MOST_WAITING, ChildLog, tell_parent
+from whet.rl.supervision.child_log import CHILD, MOST_WAITING, ChildLog, ChildProcess
 from whet.system.redaction import Redactor
 
 DEADLINE = 30.0
@@ -29,22 +30,33 @@ class Child:
     """A forked process that runs `work(handler)` and whose log the test reads."""
 
     def __init__(self, work: Callable[[Any], None]) -> None:
-        self.log = ChildLog("learner")
-        self.process = get_context("fork").Process(target=self._run, args=(work,))
-        self.process.start()
-        self.log.handed_over()
+        self.log = ChildLog()
+        self.messages: list[Any] = []
+        self.child = ChildProcess("learner", self.log, self._run, (work,), self.messages.append)
+        self.process = self.child.process
 
-    def _run(self, work: Callable[[Any], None]) -> None:
+    def _run(self, handler: Any, work: Callable[[Any], None]) -> None:
         for taken in list(logging.root.handlers):  # pytest's own
-            logging.root.removeHandler(taken)
-        work(tell_parent(self.log.theirs))
+            if taken is not handler:
+                logging.root.removeHandler(taken)
+        work(handler)
+
+    def waits(self) -> None:
+        """Until it has ended and all of it was read."""
+        self.process.join(timeout=DEADLINE)
+        self.child.status()
 
     def ends(self) -> list[logging.LogRecord]:
         """What was told until the child had ended."""
         heard: list[logging.LogRecord] = []
         with self.log.forwarded_to(heard.append):
-            self.process.join(timeout=DEADLINE)
+            self.waits()
         return heard
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whet.system.children, "START_METHOD", "fork")
 
 
 @pytest.fixture
@@ -57,8 +69,7 @@ def child() -> Iterator[Callable[[Callable[[Any], None]], Child]]:
 
     yield start
     for one in started:
-        one.process.kill()
-        one.process.join()
+        one.child.end()
         one.log.close()
 
 
@@ -101,13 +112,13 @@ def test_a_library_that_keeps_its_records_to_itself_is_heard_once_after_it_is_lo
 
 def test_what_was_said_before_the_log_was_open_waits_for_it(child: Any) -> None:
     one = child(lambda _: logger.warning("while the model was loaded"))
-    one.process.join(timeout=DEADLINE)
+    one.waits()
     assert told(one.ends()) == ["while the model was loaded"]
 
 
 def test_what_nobody_ever_hears_goes_to_standard_error(child: Any, capfd: pytest.CaptureFixture[str]) -> None:
     one = child(lambda _: logger.warning("no run came of it"))
-    one.process.join(timeout=DEADLINE)
+    one.waits()
     one.log.close()
     one.log.close()
     assert capfd.readouterr().err == "no run came of it\n"
@@ -116,21 +127,28 @@ def test_what_nobody_ever_hears_goes_to_standard_error(child: Any, capfd: pytest
 def test_a_flood_that_nobody_reads_keeps_no_child_waiting_and_says_what_is_missing(child: Any) -> None:
     sent = 20 * MOST_WAITING
 
-    def flood(handler: Any) -> None:
-        for number in range(sent):  # returns although nobody reads: the pipe holds a few hundred of them
+    def flood(_: Any) -> None:
+        for number in range(sent):
             logger.warning("record %d %s", number, "x" * 100)
-        os.write(finished, str(handler.dropped).encode())
 
-    read, finished = os.pipe()
     one = child(flood)
-    lost = int(os.read(read, 100))
-    os.close(read)
-    os.close(finished)
+    one.waits()
     messages = told(one.ends())
     notices = [message for message in messages if "came too fast" in message]
-    assert lost > 0
+    assert notices
     assert sum(int(notice.split()[0]) for notice in notices) + len(messages) - len(notices) == sent
+    assert len(messages) <= MOST_WAITING + 1
     assert messages[0].startswith("record 0 ")
+
+
+def test_a_message_passes_between_records(child: Any) -> None:
+    def work(handler: Any) -> None:
+        logger.warning("before")
+        handler.send({"loss": 1.5})
+
+    one = child(work)
+    assert told(one.ends()) == ["before"]
+    assert one.messages == [{"loss": 1.5}]
 
 
 def test_a_record_of_any_size_is_cut_and_passes(child: Any) -> None:
@@ -171,7 +189,7 @@ def test_a_child_that_is_killed_while_it_writes_ends_its_log_and_nothing_else(ch
         wait_until(lambda: len(heard) > 100)
         os.kill(one.process.pid, signal.SIGKILL)
         one.process.join(timeout=DEADLINE)
-        wait_until(lambda: not any("whet log of" in thread.name for thread in threading.enumerate()))
+        wait_until(lambda: not any("whet messages" in thread.name for thread in threading.enumerate()))
     one.log.close()
     assert all(message.startswith("again ") or "came too fast" in message for message in told(heard))
 
@@ -187,16 +205,15 @@ def test_a_child_that_was_stopped_in_the_middle_of_a_record_is_not_waited_for(
 
     one = child(half)
     with one.log.forwarded_to(lambda record: None):
-        wait_until(lambda: any("whet log of" in thread.name for thread in threading.enumerate()))
-    one.process.kill()
-    one.process.join()
+        wait_until(lambda: any("whet messages" in thread.name for thread in threading.enumerate()))
+    one.child.end()
     one.log.close()
 
 
 def test_the_log_of_a_run_names_the_process_and_takes_secrets_out(child: Any, tmp_path: Path) -> None:
     one = child(lambda _: logging.getLogger("hub").warning("refused: %s\x1b[2J", "hunter2hunter2"))
     with run_log(tmp_path, Redactor({"HUB_TOKEN": "hunter2hunter2"}), [one.log]):
-        one.process.join(timeout=DEADLINE)
+        one.waits()
         warnings.warn("of the run itself", UserWarning, stacklevel=1)
     text = (tmp_path / LOG).read_text()
     assert "WARNING hub (learner): refused: [HUB_TOKEN]" in text
@@ -214,6 +231,8 @@ def test_python_shows_its_warnings_as_before_once_the_log_is_closed(tmp_path: Pa
 
 def test_every_pipe_is_closed_in_the_end() -> None:
     open_before = set(os.listdir("/proc/self/fd"))
-    log = ChildLog("engine")
-    log.close()
+    one = Child(lambda _: None)
+    one.child.end()
+    del one
+    gc.collect()
     assert set(os.listdir("/proc/self/fd")) <= open_before

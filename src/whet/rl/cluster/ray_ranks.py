@@ -20,9 +20,9 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from whet.rl.cluster.node_engine import PLACED_WITHIN_S, actor_line
 from whet.rl.cluster.shipped_modules import ModuleSource, import_from
 from whet.rl.cluster.weight_store import sees
 from whet.rl.learner.ranks.rank_group import RankBody, RankGroup, RankResponse, Standing, as_raised
-from whet.rl.supervision.child_log import Deliver
 
 LOOK_S = 0.5
 ENDS_WITHIN_S = 30.0
@@ -55,7 +54,7 @@ class _ActorRank:
 
 
 class RayRankGroup(RankGroup):
-    """See `RankGroup`."""
+    """See `RankGroup`. What ranks log is in Ray's logs of their nodes."""
 
     def __init__(
         self,
@@ -153,11 +152,6 @@ class RayRankGroup(RankGroup):
         for rank in ranks:
             rank.ended = rank.ended or "was ended by the run"
         self._kill_actors([rank.actor for rank in ranks])
-
-    @contextmanager
-    def forwarded_to(self, deliver: Deliver) -> Iterator[None]:
-        """What ranks log is in Ray's logs of their nodes."""
-        yield
 
     def _check_shared(self, actors: Sequence[Any], nodes: Sequence[str]) -> None:
         import ray

@@ -22,7 +22,7 @@ from pathlib import Path
 from whet.display.live import Output
 from whet.records.log import KEPT_FILES, LOG
 from whet.rl.monitors.console import ConsoleMonitor
-from whet.rl.supervision.child_log import CHILD, ForwardedLog, deaf_ends, log_warning
+from whet.rl.supervision.child_log import CHILD, ChildLog, deaf_ends, log_warning
 from whet.system.console import SafeConsole
 from whet.system.redaction import Redactor
 from whet.system.terminal import safe_lines
@@ -40,7 +40,7 @@ class LogMonitor(ConsoleMonitor):
 
 
 @contextmanager
-def run_log(directory: Path, redactor: Redactor, children: Sequence[ForwardedLog] = ()) -> Iterator[LogMonitor]:
+def run_log(directory: Path, redactor: Redactor, children: Sequence[ChildLog] = ()) -> Iterator[LogMonitor]:
     """The log in `directory`, open until the block ends, `children` included. Raises `OSError` if it cannot be made."""
     directory.mkdir(parents=True, exist_ok=True)
     handler = _Handler(directory / LOG)

@@ -30,7 +30,7 @@ from whet.rl.placement import PlacedPart, embedded_device
 from whet.rl.plan import TrainingPlan
 from whet.rl.storage.weight_directory import weights_directory
 from whet.rl.stored.export import starting_adapter
-from whet.rl.supervision.child_log import ForwardedLog
+from whet.rl.supervision.child_log import ChildLog
 from whet.rl.supervision.engine_process import EngineProcess
 from whet.rollouts.workers.started import LocalProcess, StartedWorker
 
@@ -45,7 +45,7 @@ class Backend:
 
     pool: EnginePool | None = None
     """Engines that the run has to wait for."""
-    log: ForwardedLog | None = None
+    log: ChildLog | None = None
     """What the engine's own process logs."""
 
     def __init__(self, plan: TrainingPlan[RunConfig], model: ModelFiles, scratch: Path, logs: Path) -> None:

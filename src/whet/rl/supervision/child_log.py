@@ -1,168 +1,166 @@
-"""What a process of a run logs and warns of, brought to the run's own process, and so into its log.
+"""A child process of a run: its messages, and what it logs and warns of, come to the run's own process.
 
-    child     any logger, warnings.warn ─▶ handler ─▶ queue, bounded ─▶ thread ─▶ pipe
-    run       pipe ─▶ thread ─▶ the log, whose records say which child they are from
+    child     any logger, warnings.warn ─▶ handler ─▶ queue, bounded ─▶ thread ─┐
+              messages ─────────────────────────────────────────────────────────┴─▶ pipe
+    run       pipe ─▶ thread ─┬─▶ messages
+                              └─▶ the log, whose records say which child they are from
 
 Logging never blocks. In the child a record is put in a queue; where that is full the record is counted and dropped,
-and the next one to pass says how many were. Each child has a pipe of its own and is its only writer, so that one that
+and the log says how many were. Each child has a pipe of its own and is its only writer, so that one that
 is killed in the middle of a record takes no lock with it: the run finds the end of the pipe. What comes before the log
-is open waits in pipe and queue. Secrets are taken out where they are written down, in the run's own process.
+is open waits for it. Secrets are taken out where they are written down, in the run's own process.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import logging.handlers
 import queue
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import connection, util
-from typing import Any, Protocol, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from whet.system.children import process_context
 
 MOST_WAITING = 1000
-"""Records that wait in the child, at most, and that are read when the log is about to be closed."""
+"""Records that wait, at most, in the child, and in the run as long as its log is not open."""
 LONGEST = 20_000
 """Characters of a message, and of the traceback with it."""
 CHILD = "whet_child"
 """Attribute of a record from a child: the name of that process."""
 FLUSH_S = 1.0
-"""Seconds that a child which ends by itself waits for its last records to be read."""
+"""Seconds that a child which ends by itself waits for its last records to be sent, and the run to read what it sent."""
 
 
+ENDS_WITHIN_S = 30.0
+"""Seconds that a killed process may take to be gone."""
 Deliver = Callable[[logging.LogRecord], object]
 
 
-class ForwardedLog(Protocol):
-    """The log of a child, or of several."""
-
-    def forwarded_to(self, deliver: Deliver) -> AbstractContextManager[None]: ...
-
-
 class ChildLog:
-    """The run's side of one child's log."""
-
-    def __init__(self, process: str) -> None:
-        """`process` is its name in the log: `learner`, `engine`."""
-        self._ours, self.theirs = process_context().Pipe(duplex=False)  # `theirs` is given to `tell_parent`
-        self._woken, self._wake = process_context().Pipe(duplex=False)
-        self._process = process
-        self._thread: threading.Thread | None = None
-        self._closed = False
-
-    def handed_over(self) -> None:
-        """The child has its end: ours of it is closed, or the pipe would outlive the child."""
-        self.theirs.close()
-
-    @contextmanager
-    def forwarded_to(self, deliver: Deliver) -> Iterator[None]:
-        """`deliver` is given every record, from a thread, until the block ends or the child does."""
-        self.listen(deliver)
-        try:
-            yield
-        finally:
-            self.stop_listening()
-
-    def listen(self, deliver: Deliver) -> None:
-        self._thread = threading.Thread(
-            target=self._listen, args=(deliver,), name=f"whet log of the {self._process}", daemon=True
-        )
-        self._thread.start()
-
-    def close(self) -> None:
-        """Once the child has ended. Records that were not delivered go to standard error."""
-        if self._closed:
-            return
-        self._closed = True
-        self.handed_over()
-        self.stop_listening()
-        self._deliver_rest(_on_standard_error)
-        for end in (self._ours, self._woken, self._wake):
-            end.close()
-
-    def stop_listening(self) -> None:
-        if self._thread is not None:
-            self._wake.send_bytes(b".")
-            self._thread.join(timeout=FLUSH_S)
-            self._thread = None
-
-    def _listen(self, deliver: Deliver) -> None:
-        """The thread."""
-        while self._woken not in connection.wait([self._ours, self._woken]):
-            if not self._deliver_next(deliver):
-                return
-        self._deliver_rest(deliver)
-
-    def _deliver_rest(self, deliver: Deliver) -> None:
-        """What is there already, not what comes later."""
-        for _ in range(MOST_WAITING):
-            if not (self._ours.poll() and self._deliver_next(deliver)):
-                return
-
-    def _deliver_next(self, deliver: Deliver) -> bool:
-        """Pass one record on; False at the end of the pipe, also in the middle of a record."""
-        try:
-            fields = json.loads(self._ours.recv_bytes())
-        except (EOFError, OSError):
-            return False
-        deliver(logging.makeLogRecord({**fields, CHILD: self._process}))
-        return True
-
-
-class ChildLogs:
-    """The logs of children that end and are started again, as one."""
+    """What children log, those that are started again included."""
 
     def __init__(self) -> None:
-        self._logs: list[ChildLog] = []
         self._deliver: Deliver | None = None
+        self._waiting: deque[logging.LogRecord] = deque()
+        self._dropped = 0
+        self._lock = threading.Lock()
 
-    def add(self, process: str) -> ChildLog:
-        """Of a child that is about to be started."""
-        log = ChildLog(process)
-        self._logs.append(log)
-        if self._deliver is not None:
-            log.listen(self._deliver)
-        return log
-
-    def close(self, log: ChildLog) -> None:
-        """Once its child has ended. Closing it again does nothing."""
-        if log in self._logs:
-            self._logs.remove(log)
-        log.close()
+    def take(self, process: str, record: ChildRecord) -> None:
+        """Of the child of this name in the log: `learner`, `engine`."""
+        with self._lock:
+            self._dropped += record.dropped
+            if len(self._waiting) < MOST_WAITING:
+                self._waiting.append(logging.makeLogRecord({**record.fields, CHILD: process}))
+            else:
+                self._dropped += 1
+            if self._deliver is not None:
+                self._deliver_waiting(self._deliver)
 
     @contextmanager
     def forwarded_to(self, deliver: Deliver) -> Iterator[None]:
-        """As `ChildLog.forwarded_to`, also of children that are started within the block."""
-        self._deliver = deliver
-        for log in self._logs:
-            log.listen(deliver)
+        """`deliver` is given every record, those that have waited first, until the block ends."""
+        with self._lock:
+            self._deliver_waiting(deliver)
+            self._deliver = deliver
         try:
             yield
         finally:
-            self._deliver = None
-            for log in self._logs:
-                log.stop_listening()
+            with self._lock:
+                self._deliver = None
+
+    def close(self) -> None:
+        """Records that were not delivered go to standard error."""
+        if logging.lastResort is not None:
+            with self._lock:
+                self._deliver_waiting(logging.lastResort.handle)
+
+    def _deliver_waiting(self, deliver: Deliver) -> None:
+        while self._waiting:
+            deliver(self._waiting.popleft())
+        dropped, self._dropped = self._dropped, 0
+        if dropped:
+            lost = f"{dropped} further records came too fast and are not in this log"
+            deliver(logging.LogRecord(__name__, logging.WARNING, __file__, 0, lost, None, None))
 
 
-def _on_standard_error(record: logging.LogRecord) -> None:
-    if logging.lastResort is not None:
-        logging.lastResort.handle(record)
+class ChildRecord(NamedTuple):
+    """What a child sends for a record of its log."""
+
+    fields: dict[str, Any]
+    dropped: int
+    """How many were dropped since the last one."""
 
 
-def tell_parent(end: connection.Connection) -> ChildHandler:
-    """In the child, before anything else: what is logged from now on, and Python's warnings, go to the run."""
+class ChildProcess:
+    """A child, from its start to its end."""
+
+    def __init__(
+        self,
+        name: str,
+        log: ChildLog,
+        target: Callable[..., None],
+        arguments: tuple[Any, ...],
+        take: Callable[[Any], None],
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start it. There `target` is called with its side, a `ChildHandler`, and `arguments`.
+
+        `take` receives its messages, and `on_end` is called when there will be no more, from a thread.
+        """
+        context = process_context()
+        self._messages, theirs = context.Pipe(duplex=False)
+        self.process: Any = context.Process(  # type: ignore[attr-defined]  # every context has it
+            target=_run, args=(theirs, target, arguments), name=f"whet {name}", daemon=True
+        )
+        self.process.start()
+        theirs.close()  # or the pipe would outlive the child
+
+        def listen() -> None:
+            try:
+                while True:
+                    message = self._messages.recv()
+                    if isinstance(message, ChildRecord):
+                        log.take(name, message)
+                    else:
+                        take(message)
+            except (EOFError, OSError):  # also in the middle of a message
+                return
+            finally:
+                on_end()
+
+        self._thread = threading.Thread(target=listen, name=f"whet messages of the {name}", daemon=True)
+        self._thread.start()
+
+    def status(self) -> int | None:
+        """Its exit status, once what it sent last was read; None while it runs."""
+        status: int | None = self.process.exitcode
+        if status is not None:
+            self._thread.join(FLUSH_S)
+        return status
+
+    def end(self) -> None:
+        """Kill it, whatever it does, and wait until it has ended."""
+        self.process.kill()
+        self.process.join(ENDS_WITHIN_S)
+        self._thread.join(FLUSH_S)
+        self._messages.close()
+
+
+def _run(end: connection.Connection, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """The child: what is logged from now on, and Python's warnings, go to the run."""
     handler = ChildHandler(end)
     warnings.showwarning = log_warning
     handler.attach()
-    return handler
+    target(handler, *arguments)
 
 
 class ChildHandler(logging.handlers.QueueHandler):
-    """The child's side: takes warnings and worse."""
+    """The child's side: sends messages, and of its log warnings and worse."""
 
     def __init__(self, end: connection.Connection) -> None:
         self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(MOST_WAITING)
@@ -171,9 +169,15 @@ class ChildHandler(logging.handlers.QueueHandler):
         self.end = end
         self.dropped = 0
         self._counting = threading.Lock()  # not the handler's own lock, which is held while it is closed
+        self._sending = threading.Lock()
         self._thread = threading.Thread(target=self._send_all, name="whet log", daemon=True)
         self._thread.start()
         util.Finalize(None, self.close, exitpriority=0)  # a child of multiprocessing may end without `logging.shutdown`
+
+    def send(self, message: Any) -> None:
+        """To the run; from any thread."""
+        with self._sending:
+            self.end.send(message)
 
     def attach(self) -> None:
         """Add this handler to every logger. Called again once libraries are loaded: some do not propagate records."""
@@ -202,13 +206,9 @@ class ChildHandler(logging.handlers.QueueHandler):
         """The thread. It ends when the pipe is closed at the other end."""
         with suppress(OSError):
             while (fields := self._waiting.get()) is not None:
-                self.end.send_bytes(json.dumps(fields).encode())
                 with self._counting:
                     dropped, self.dropped = self.dropped, 0
-                if dropped:
-                    lost = f"{dropped} further records came too fast and are not in this log"
-                    record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, lost, None, None)
-                    self.end.send_bytes(json.dumps(_fields(record)).encode())
+                self.send(ChildRecord(fields, dropped))
 
 
 def log_warning(

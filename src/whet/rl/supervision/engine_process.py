@@ -11,15 +11,15 @@ import asyncio
 import gc
 import secrets
 import socket
+import threading
 from collections.abc import Callable, Mapping
-from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
 from whet.errors import TrainingError, WhetError
 from whet.inference.remote_engine import EngineServer, RemoteEngine
-from whet.rl.supervision.child_log import ChildLog, tell_parent
-from whet.system.children import follow_parent, how_it_ended, process_context
+from whet.rl.supervision.child_log import ChildHandler, ChildLog, ChildProcess
+from whet.system.children import follow_parent, how_it_ended
 from whet.system.loading_time import rare_collections
 
 READY_WITHIN_S = 1800.0
@@ -47,22 +47,15 @@ class EngineProcess:
         self.key = secrets.token_urlsafe(32)
         self._ready_within_s = ready_within_s
         self._asked_why = False
-        context = process_context()
-        self._word, theirs = context.Pipe(duplex=False)
-        self.log = ChildLog("engine")
-        self._process = context.Process(  # type: ignore[attr-defined]  # every context has it
-            target=_run,
-            args=(theirs, self.log.theirs, self.address, self.key, model, options),
-            name="whet engine",
-            daemon=True,
-        )
-        self._process.start()
-        theirs.close()
-        self.log.handed_over()
+        self._answer: Any = None
+        self._answered = threading.Event()
+        self.log = ChildLog()
+        arguments = (self.address, self.key, model, options)
+        self._child = ChildProcess("engine", self.log, _run, arguments, self._take, self._answered.set)
 
     @property
     def pid(self) -> int:
-        pid: int = self._process.pid
+        pid: int = self._child.process.pid
         return pid
 
     def engine(self, gone: Callable[[str], Exception] | None = None) -> RemoteEngine:
@@ -72,48 +65,47 @@ class EngineProcess:
         that ends the run. Raises what loading the model raises, and `TrainingError` for a process that ends or is not
         ready in time.
         """
-        if not connection.wait([self._word, self._process.sentinel], timeout=self._ready_within_s):
+        if not self._answered.wait(self._ready_within_s):
             raise TrainingError(f"the engine's process was not ready within {self._ready_within_s:g} s")
-        if not self._word.poll():  # so it has ended, if only just now
+        if self._answer is None:  # it has ended, if only just now
             raise self._gone("")
-        try:
-            answer = self._word.recv()
-        except EOFError:
-            raise self._gone("") from None
-        if isinstance(answer, Exception):
-            raise answer
-        self.address = answer
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        self.address = self._answer
         return RemoteEngine(self.address, self.key, gone=gone or self._gone)
 
     def failure(self) -> str | None:
         """Why the process has ended, in words; None while it runs."""
-        status = self._process.exitcode
+        status = self._child.status()
         return None if status is None else f"it {how_it_ended(status)}"
 
     def close(self) -> None:
         """End the process, whatever it does."""
-        self._process.kill()
-        self._process.join()
-        self._word.close()
+        self._child.end()
         self.log.close()
         if isinstance(self.address, Path):
             self.address.unlink(missing_ok=True)
 
+    def _take(self, answer: Any) -> None:
+        """Where it listens, or why it does not."""
+        self._answer = answer
+        self._answered.set()
+
     def _gone(self, reason: str) -> TrainingError:
         if not self._asked_why:  # it may be about to end; every request asks, and the event loop waits meanwhile
             self._asked_why = True
-            self._process.join(timeout=1)
-        if self._process.exitcode is None:
+            self._child.process.join(timeout=1)
+        status = self._child.process.exitcode
+        if status is None:
             return TrainingError(f"the engine's process does not answer ({reason}). Continue with --resume.")
         return TrainingError(
-            f"the engine's process ended without a word (exit status {self._process.exitcode}): it was killed, most "
+            f"the engine's process ended without a word (exit status {status}): it was killed, most "
             "often for its memory. Continue with --resume; a smaller max_concurrent or sampling.max_tokens needs less."
         )
 
 
 def _run(
-    word: connection.Connection,
-    log: connection.Connection,
+    parent: ChildHandler,
     address: Path | tuple[str, int],
     key: str,
     model: Path,
@@ -121,14 +113,13 @@ def _run(
 ) -> None:
     """The process."""
     follow_parent()
-    hears = tell_parent(log)
     try:
         with rare_collections():
             from whet.inference.loading import load_policy, read_model
 
             files = read_model(str(model), announce=False)  # the run has said what there is to say
             engine: Any = load_policy(files, **{"repeatable": False, **options}).engine
-        hears.attach()
+        parent.attach()
         if isinstance(address, Path):
             listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listening.bind(str(address))
@@ -137,10 +128,10 @@ def _run(
             listening = socket.create_server(address)
             address = listening.getsockname()[:2]
     except (WhetError, OSError) as error:
-        word.send(error if isinstance(error, WhetError) else TrainingError(f"the engine cannot listen: {error}"))
+        parent.send(error if isinstance(error, WhetError) else TrainingError(f"the engine cannot listen: {error}"))
         return
     listening.listen()
-    word.send(address)
+    parent.send(address)
     from whet.gateway.serve import event_loop_factory
 
     gc.collect()

@@ -47,7 +47,7 @@ from whet.rl.storage.checkpoints import checkpoints_in
 from whet.rl.storage.records import Records
 from whet.rl.storage.run_directory import RunDirectory, Status, check_identities, identities_of, write_identities
 from whet.rl.stored.export import starting_model
-from whet.rl.supervision.child_log import ForwardedLog
+from whet.rl.supervision.child_log import ChildLog
 from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped
 from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rollouts.driver import what_is_loaded_stays
@@ -74,7 +74,7 @@ class BegunRun(Generic[ConfigT]):
     quiet: bool
 
     @contextmanager
-    def watched(self, learner: AnyLearner, engine: ForwardedLog | None = None) -> Iterator[Monitor]:
+    def watched(self, learner: AnyLearner, engine: ChildLog | None = None) -> Iterator[Monitor]:
         """Watch the run until the block ends.
 
         What is notified is the terminal (unless `quiet`), status.json, the log, and trackers. What a learner or an

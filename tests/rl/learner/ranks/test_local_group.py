@@ -164,8 +164,8 @@ def test_a_lost_rank_is_named_with_what_the_other_waited_for(
 
 
 def test_one_that_died_between_two_calls_is_found_by_the_next(learner: RanksLearner) -> None:
-    assert isinstance(learner.log, LocalRankGroup)
-    os.kill(learner.log.pids[1], signal.SIGKILL)
+    assert isinstance(learner._group, LocalRankGroup)
+    os.kill(learner._group.pids[1], signal.SIGKILL)
     with pytest.raises(LearnerLostError, match=r"rank 1 .* was killed by SIGKILL in: waiting for a call"):
         step(learner)
 
@@ -232,7 +232,7 @@ def test_ranks_that_cannot_be_made_say_why_once_and_are_gone(tmp_path: Path) -> 
 
 
 def test_a_call_larger_than_a_pipe_does_not_wait_for_a_suspended_rank(learner: RanksLearner) -> None:
-    assert isinstance(learner.log, LocalRankGroup)
-    os.kill(learner.log.pids[0], signal.SIGSTOP)
+    assert isinstance(learner._group, LocalRankGroup)
+    os.kill(learner._group.pids[0], signal.SIGSTOP)
     with pytest.raises(LearnerLostError, match=r"rank 0 .* suspended"):
         learner._each("save", [(np.zeros(1 << 20),)] * SIZE)

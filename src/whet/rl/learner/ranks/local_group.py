@@ -17,8 +17,8 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import connection
@@ -27,34 +27,36 @@ from pathlib import Path
 from typing import Any
 
 from whet.rl.learner.ranks.rank_group import RankBody, RankGroup, RankResponse, Standing
-from whet.rl.supervision.child_log import ChildLog, ChildLogs, Deliver, tell_parent
+from whet.rl.supervision.child_log import ENDS_WITHIN_S, ChildHandler, ChildProcess
 from whet.system.children import began, follow_parent, how_it_ended, is_suspended, kill, process_context
 
 BEAT_S = 0.5
 """Seconds between two heartbeats of a rank."""
-ENDS_WITHIN_S = 30.0
-"""Seconds that a killed process, and the threads that talk to it, may take to be gone."""
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
-READ_WITHIN_S = 1.0
-"""Seconds for reading what a process that has ended sent last."""
 
 
 @dataclass(slots=True)
 class _Rank:
     """The run's side of one rank."""
 
-    process: Any
     calls: connection.Connection
-    answers: connection.Connection
-    log: ChildLog
-    phase: str
-    since: float
-    """When it named the phase."""
-    beat: float
-    """When anything came from it last."""
+    answers: queue.SimpleQueue[RankResponse]
+    phase: str = "starting its process"
     phases: int = 1
-    listener: threading.Thread | None = None
+    since: float = field(default_factory=time.monotonic)
+    """When it named the phase."""
+    beat: float = field(default_factory=time.monotonic)
+    """When anything came from it last."""
     threads: list[threading.Thread] = field(default_factory=list)
+    child: ChildProcess = field(init=False)
+
+    def take(self, message: RankResponse | str | None) -> None:
+        """What comes from it: an answer, the name of a phase, or a heartbeat (None)."""
+        self.beat = time.monotonic()
+        if isinstance(message, RankResponse):
+            self.answers.put(message)
+        elif message is not None:
+            self.phase, self.since, self.phases = message, self.beat, self.phases + 1
 
 
 class LocalRankGroup(RankGroup):
@@ -65,12 +67,11 @@ class LocalRankGroup(RankGroup):
         super().__init__(devices)
         self._directory = directory
         self._ranks: list[_Rank] = []
-        self._logs = ChildLogs()
         self._starts = 0
 
     @property
     def pids(self) -> list[int]:
-        return [rank.process.pid for rank in self._ranks]
+        return [rank.child.process.pid for rank in self._ranks]
 
     def start(self, model: Path, options: Mapping[str, Any]) -> None:
         assert not self._ranks, "the ranks run already"
@@ -93,7 +94,9 @@ class LocalRankGroup(RankGroup):
                 there.calls.send_bytes(data)
 
         there.threads = [thread for thread in there.threads if thread.is_alive()]
-        self._in_thread(there, deliver, "calls")
+        thread = threading.Thread(target=deliver, name=f"whet calls of rank {rank}", daemon=True)
+        there.threads.append(thread)
+        thread.start()
 
     def standing(self) -> list[Standing]:
         return [self._standing(number, rank) for number, rank in enumerate(self._ranks)]
@@ -101,55 +104,30 @@ class LocalRankGroup(RankGroup):
     def kill(self) -> None:
         ranks, self._ranks = self._ranks, []
         for rank in ranks:
-            rank.process.kill()
+            rank.child.process.kill()
         for rank in ranks:
-            rank.process.join(ENDS_WITHIN_S)
-            for thread in rank.threads:  # they see the end of their pipes
+            rank.child.end()
+            for thread in rank.threads:  # they see the end of their pipe
                 thread.join(ENDS_WITHIN_S)
             rank.calls.close()
-            rank.answers.close()
-            self._logs.close(rank.log)
         self._meeting_point().unlink(missing_ok=True)
-
-    def forwarded_to(self, deliver: Deliver) -> AbstractContextManager[None]:
-        return self._logs.forwarded_to(deliver)
 
     def _meeting_point(self) -> Path:
         return self._directory / f"ranks-meet-{self._starts}"
 
     def _start_rank(self, number: int, pids: Any, model: Path, options: Mapping[str, Any]) -> None:
-        context = process_context()
-        their_calls, calls = context.Pipe(duplex=False)
-        answers, their_answers = context.Pipe(duplex=False)
-        log = self._logs.add(f"rank {number}" if self.size > 1 else "learner")
-        process = context.Process(  # type: ignore[attr-defined]  # every context has it
-            target=_run,
-            args=(number, their_calls, their_answers, log.theirs, pids, self._directory, model, options),
-            name=f"whet learner rank {number}",
-            daemon=True,
-        )
-        process.start()
-        pids[2 * number : 2 * number + 2] = (process.pid, _began(process.pid))
-        their_calls.close()
-        their_answers.close()
-        log.handed_over()
-        now = time.monotonic()
-        rank = _Rank(process, calls, answers, log, "starting its process", since=now, beat=now)
+        their_calls, calls = process_context().Pipe(duplex=False)
+        rank = _Rank(calls, self._answers)
+        name = f"rank {number}" if self.size > 1 else "learner"
+        arguments = (number, their_calls, pids, self._directory, model, options)
+        rank.child = ChildProcess(name, self.log, _run, arguments, rank.take)
         self._ranks.append(rank)
-        rank.listener = self._in_thread(rank, partial(_listen, rank, self._answers), "answers")
-
-    def _in_thread(self, rank: _Rank, work: Callable[[], None], what: str) -> threading.Thread:
-        thread = threading.Thread(target=work, name=f"whet {what} of {rank.process.name}", daemon=True)
-        rank.threads.append(thread)
-        thread.start()
-        return thread
+        pid = rank.child.process.pid
+        pids[2 * number : 2 * number + 2] = (pid, _began(pid))
+        their_calls.close()
 
     def _standing(self, number: int, rank: _Rank) -> Standing:
-        status, pid = rank.process.exitcode, rank.process.pid
-        if status is not None:
-            assert rank.listener is not None
-            rank.listener.join(READ_WITHIN_S)  # what it was doing when it ended has been read then
-        now = time.monotonic()
+        status, pid, now = rank.child.status(), rank.child.process.pid, time.monotonic()
         return Standing(
             number,
             f"process {pid}",
@@ -164,23 +142,10 @@ class LocalRankGroup(RankGroup):
         )
 
 
-def _listen(rank: _Rank, into: queue.SimpleQueue[RankResponse]) -> None:
-    """The thread of the run that takes what comes from a rank: answers, the names of phases, and heartbeats (None)."""
-    with suppress(EOFError, OSError):
-        while True:
-            message = rank.answers.recv()
-            rank.beat = time.monotonic()
-            if isinstance(message, RankResponse):
-                into.put(message)
-            elif message is not None:
-                rank.phase, rank.since, rank.phases = message, rank.beat, rank.phases + 1
-
-
 def _run(
+    parent: ChildHandler,
     number: int,
     calls: connection.Connection,
-    answers: connection.Connection,
-    log: connection.Connection,
     pids: Any,
     directory: Path,
     model: Path,
@@ -188,30 +153,25 @@ def _run(
 ) -> None:
     """The process of a rank."""
     follow_parent(partial(_outlived, directory, pids))
-    hears = tell_parent(log)
     for library in ("GLOO", "NCCL"):
         os.environ[f"{library}_SOCKET_IFNAME"] = LOOPBACK
-    one_at_a_time = threading.Lock()
-
-    def send(message: RankResponse | str | None) -> None:
-        with one_at_a_time:
-            answers.send(message)
 
     def beat() -> None:
-        while True:
-            send(None)
-            time.sleep(BEAT_S)
+        with suppress(OSError):  # the run has ended
+            while True:
+                parent.send(None)
+                time.sleep(BEAT_S)
 
     threading.Thread(target=beat, name="whet heartbeat", daemon=True).start()
-    body = RankBody(number, send)
-    send(body.make(model, options))
-    hears.attach()
+    body = RankBody(number, parent.send)
+    parent.send(body.make(model, options))
+    parent.attach()
     gc.collect()
     gc.freeze()  # what is loaded stays: a collection that visits all of torch takes a third of a second
     with suppress(EOFError):  # the run has ended
         while True:
             verb, arguments = calls.recv()
-            send(body.call(verb, arguments))
+            parent.send(body.call(verb, arguments))
 
 
 def _outlived(directory: Path, pids: Any) -> None:

@@ -21,7 +21,6 @@ import pickle
 import queue
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
@@ -35,7 +34,7 @@ from numpy.typing import NDArray
 from whet.errors import TrainingError, WhetError
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.protocol import LossOutput, TokenValues
-from whet.rl.supervision.child_log import Deliver
+from whet.rl.supervision.child_log import ChildLog
 from whet.system.loading_time import rare_collections
 
 MAKE = "make"
@@ -112,6 +111,7 @@ class RankGroup(ABC):
         """A rank for each of `devices`, none of which is started."""
         self.size = len(devices)
         self._devices = tuple(devices)
+        self.log = ChildLog()  # what ranks log and warn of
         self._answers: queue.SimpleQueue[RankResponse] = queue.SimpleQueue()
 
     @abstractmethod
@@ -144,10 +144,7 @@ class RankGroup(ABC):
     def close(self) -> None:
         """End all ranks for good, and leave nothing of them."""
         self.kill()
-
-    @abstractmethod
-    def forwarded_to(self, deliver: Deliver) -> AbstractContextManager[None]:
-        """What ranks log and warn of is given to `deliver` until the block ends; of ranks started again, too."""
+        self.log.close()
 
 
 IDLE = "waiting for a call"

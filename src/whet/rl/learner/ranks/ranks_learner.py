@@ -37,7 +37,7 @@ from whet.rl.learner.ranks.local_group import LocalRankGroup
 from whet.rl.learner.ranks.rank_group import LearnerFacts, RankGroup, RankResponse, Standing, divide
 from whet.rl.sections.algorithm import LossConfig
 from whet.rl.storage.weight_directory import Publications
-from whet.rl.supervision.child_log import ForwardedLog
+from whet.rl.supervision.child_log import ChildLog
 
 TICK_S = 0.1
 SUSPENDED_S = 5.0
@@ -128,9 +128,9 @@ class RanksLearner(Learner):
         return ", ".join(rank.name for rank in self._group.standing())
 
     @property
-    def log(self) -> ForwardedLog:
+    def log(self) -> ChildLog:
         """What ranks log and warn of."""
-        return self._group
+        return self._group.log
 
     def _start(self) -> None:
         timeout_s = max(self._timeout_s, STARTS_WITHIN_S)
