@@ -14,8 +14,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from whet.display.columns import LABEL
-from whet.display.text import call_text, listed
+from whet.display.text import LABEL, call_text, listed
 from whet.messages import content_text
 from whet.system.terminal import duration, safe_text
 

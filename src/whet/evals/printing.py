@@ -8,9 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from whet.display.columns import LABEL, print_fact, print_rows
 from whet.display.picture import sample_panel
-from whet.display.text import error_lines, number, pairs_text, usage_text
+from whet.display.text import LABEL, error_lines, number, pairs_text, print_fact, print_rows, usage_text
 from whet.evals.analysis.compare import Comparison
 from whet.evals.analysis.readiness import Readiness
 from whet.evals.analysis.statistics import MeanInterval, Percentiles

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from whet.display.columns import print_fact, print_rows
+from whet.display.text import print_fact, print_rows
 from whet.errors import RunError, WhetError
 from whet.parsing import parse_json
 from whet.records.directory import STATUS

@@ -174,7 +174,7 @@ def _print_progress(answer: Mapping[str, Any], json_output: bool) -> None:
     if json_output:
         print_json(safe(dict(answer)))
         return
-    from whet.display.columns import print_fact, print_rows
+    from whet.display.text import print_fact, print_rows
 
     out = console()
     status, used, waits = (answer.get(name) or {} for name in ("status", "processes", "waits_for"))

@@ -9,8 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from whet.display.columns import print_fact, print_rows
-from whet.display.text import number
+from whet.display.text import number, print_fact, print_rows
 from whet.errors import RunError
 from whet.gepa.records.stored import BEST_PROMPT, StoredSearch, confirmation_words, headline, tested
 from whet.gepa.text_diff import DiffLine, differences, whole

@@ -11,8 +11,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.text import Text
 
-from whet.display.columns import print_fact, print_rows
-from whet.display.text import number
+from whet.display.text import number, print_fact, print_rows
 from whet.errors import RunError
 from whet.records.rollout_text import pieces
 from whet.records.stored import DAMAGED, print_list
