@@ -23,6 +23,9 @@ from whet.system.redaction import KNOWN
 # take several times as long (docs/design/log.md).
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
+# What a killed process has written stays; only a loss of power needs more, and no test has one (also in warm_server.py).
+os.fsync = lambda descriptor: None
+
 
 def _beside(name: str) -> Any:
     """A module of this folder: tests are imported by path, so that it is not on the path for imports."""
@@ -70,6 +73,7 @@ LONGEST = (
 TOGETHER = {
     "vllm": ("tests/inference/vllm/", "tests/rl/test_vllm_training.py"),  # they share one server
     "ray": ("tests/rl/cluster/",),  # they look for the processes of any cluster of this machine
+    "doctor": ("tests/rl/doctor/test_changes.py", "tests/rl/doctor/test_diseases.py"),  # they examine the same runs
 }
 """Files, and folders of files, that one worker runs. They begin first. Every other file is on its own."""
 

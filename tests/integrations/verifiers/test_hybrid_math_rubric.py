@@ -1,11 +1,11 @@
-"""`HybridMathRubric`: math-verify decides, and the judge only where that says no."""
+"""`HybridMathRubric`: math-verify decides, and the judge only where that says no. Plain numbers start no process."""
 
 import pytest
 
 import whet
 from whet.integrations.verifiers.hybrid_math_rubric import HybridMathRubric
 
-ROWS = [{"question": "Half of one?", "answer": "1/2"}]
+ROWS = [{"question": "Twice one?", "answer": "2"}]
 
 
 def evaluate(rubric, said):
@@ -22,18 +22,18 @@ def rubric(answers=None):
 
 
 def test_without_a_judge_math_verify_decides():
-    assert evaluate(rubric(), "\\boxed{0.5}") == (1.0, 1.0, None)
-    assert evaluate(rubric(), "\\boxed{2}") == (0.0, 0.0, None)
+    assert evaluate(rubric(), "\\boxed{4/2}") == (1.0, 1.0, None)
+    assert evaluate(rubric(), "\\boxed{3}") == (0.0, 0.0, None)
 
 
 @pytest.mark.parametrize(("verdict", "reward"), [("A", 1.0), ("So \\boxed{A}", 1.0), ("\\boxed{B}", 0.0)])
 def test_a_judge_is_asked_where_math_verify_finds_the_answer_wrong(verdict, reward):
     result = "B" if reward == 0 else "A"
-    assert evaluate(rubric([verdict]), "\\boxed{one half}") == (reward, 0.0, result)
+    assert evaluate(rubric([verdict]), "\\boxed{3}") == (reward, 0.0, result)
 
 
 def test_no_judge_is_asked_where_math_verify_finds_the_answer_right():
-    assert evaluate(rubric([]), "\\boxed{0.5}") == (1.0, 1.0, None)
+    assert evaluate(rubric([]), "\\boxed{2}") == (1.0, 1.0, None)
 
 
 def test_the_prompt_holds_question_answer_and_response():
@@ -44,5 +44,5 @@ def test_the_prompt_holds_question_answer_and_response():
         return "\\boxed{C}"
 
     hybrid = HybridMathRubric(judge_client=whet.ScriptedClient(judge), use_judge_fallback=True)
-    evaluate(hybrid, "\\boxed{one half}")
-    assert all(part in asked[0] for part in ("Half of one?", "1/2", "one half", "\\boxed{A}"))
+    evaluate(hybrid, "3")
+    assert all(part in asked[0] for part in ("Twice one?", "2", "3", "\\boxed{A}"))

@@ -211,5 +211,5 @@ def write_png(chart: Chart, path: Path) -> None:
         draw.text((x + 30 * scale, y), name, INK, font=label, anchor="lm")
         x += length
     png = io.BytesIO()
-    image.resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS).save(png, format="PNG", optimize=True)
+    image.reduce(scale).save(png, format="PNG", optimize=True)
     write_whole(path, png.getvalue(), durable=False)
