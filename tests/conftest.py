@@ -23,7 +23,7 @@ from whet.system.redaction import KNOWN
 # take several times as long (docs/design/log.md).
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
-# What a killed process has written stays; only a loss of power needs more, and no test has one (also in warm_server.py).
+# What a killed process has written stays; only a loss of power needs more, and no test has one (warm_server.py too).
 os.fsync = lambda descriptor: None
 
 
