@@ -9,7 +9,7 @@ import pytest
 
 import whet
 from whet.compat import alias
-from whet.system import logs
+from whet.system import logs, origins
 
 WORD_GAME = """
 from typing import Any
@@ -156,7 +156,7 @@ def load_with_keywords(tmp_path, monkeypatch):
     def write_and_load(library, name, **env_args):
         for part in ("keywords_helper", name):
             monkeypatch.delitem(sys.modules, part, raising=False)
-        monkeypatch.setattr(alias, "_importers", set())
+        monkeypatch.setattr(origins, "_importers", set())
         monkeypatch.setattr(logs, "_logged", set())
         (tmp_path / "keywords_helper.py").write_text(HELPER)
         path = tmp_path / f"{name}.py"
@@ -204,7 +204,7 @@ def test_helper_module_of_a_verifiers_package_is_lenient(tmp_path, monkeypatch):
         KEYWORDS.format(library="verifiers").replace("from keywords_helper", "from .helper")
     )
     (package / "helper.py").write_text(HELPER)
-    monkeypatch.setattr(alias, "_importers", set())
+    monkeypatch.setattr(origins, "_importers", set())
     assert whet.load_environment(str(package), how="helper").name == "asks"
 
 

@@ -11,20 +11,20 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
-import itertools
 import re
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from whet.compat.gaps import BROUGHT, instead_of
 from whet.errors import ConfigError
+from whet.system.origins import note_importer
 
 CONTRACT_VERSION = "0.1.14"
-_HERE = "whet.integrations.verifiers"
+_HERE = "whet.compat"
 
 # Where the names of each module are found, in this order: all public ones of a module, or those after the colon.
 _TYPES = (
@@ -220,39 +220,6 @@ def alias_where_needed() -> None:
         install_verifiers_alias()
 
 
-def is_written_for_verifiers(cls: type, frame: FrameType | None) -> bool:
-    """Whether a class, or the code that constructs an instance of it, imports `verifiers` rather than `whet`.
-
-    Such code has read a name from a stand-in. All modules of its package count, including helpers to which it passes a
-    class. The first frame, from `frame` outwards, that is neither a constructor nor in the standard library decides.
-    """
-    if any(_imports_verifiers(base.__module__) for base in cls.__mro__):
-        return True
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        if _imports_verifiers(module):
-            return True
-        constructor = frame.f_code.co_name == "__init__"
-        if not constructor and module.partition(".")[0] not in sys.stdlib_module_names:
-            return False
-        frame = frame.f_back
-    return False
-
-
-def _imports_verifiers(module: str) -> bool:
-    packages = itertools.accumulate(module.split("."), "{}.{}".format)
-    return any(package in _importers for package in packages)
-
-
-def _note_importer(frame: FrameType) -> None:
-    """Remember the package whose code reads a name from a stand-in, or its module if its folder is no package."""
-    module, package = (str(frame.f_globals.get(name) or "") for name in ("__name__", "__package__"))
-    is_package = getattr(sys.modules.get(package), "__file__", None) is not None
-    importer = package if is_package else module
-    if importer and importer.partition(".")[0] not in {*sys.stdlib_module_names, "whet"}:
-        _importers.add(importer)
-
-
 def advice_on(error: BaseException) -> str:
     """Advice for an import that failed on a name that whet lacks, or on a dependency of `verifiers`; possibly empty."""
     if not isinstance(error, ImportError) or error.name is None:
@@ -293,7 +260,6 @@ def _contract_is_installed() -> bool:
     return version.startswith("0.1.")
 
 
-_importers: set[str] = set()
 _replaced: dict[tuple[str, str], Any] = {}  # by module and name, what was there first
 
 
@@ -302,7 +268,7 @@ class _StandIn(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__"):
-            _note_importer(sys._getframe(1))
+            note_importer(sys._getframe(1))
         if f"{self.__name__}.{name}" in _MODULES:
             return importlib.import_module(f"{self.__name__}.{name}")
         if not name.startswith("__"):

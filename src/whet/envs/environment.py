@@ -12,14 +12,12 @@ from __future__ import annotations
 import json
 import logging
 import reprlib
-import sys
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
 from whet.calls import describe
 from whet.clients.client import AnyClient
-from whet.compat.alias import is_written_for_verifiers
 from whet.envs.config.arguments import Check, check_values, keep_as_attributes, normalize_tool_defs, unknown_argument
 from whet.envs.config.texts import Worded, wording_of
 from whet.envs.datasets import RowDataset, build_dataset
@@ -31,6 +29,7 @@ from whet.parsers.think_parser import MaybeThinkParser
 from whet.rollouts.states import new_state
 from whet.rubrics.rubric import Rubric
 from whet.rubrics.rubric_group import RubricGroup, rubrics_of
+from whet.system.origins import is_written_for_verifiers
 from whet.system.redaction import redacted
 from whet.types import (
     Messages,
@@ -113,7 +112,7 @@ class Environment(Worded, Running):
             pass_threshold: reward at or above which a rollout counts as passed in pass@k.
             unknown: refused; in code that imports `verifiers` they become attributes, with a warning.
         """
-        if unknown and not is_written_for_verifiers(type(self), sys._getframe(1)):
+        if unknown and not is_written_for_verifiers(type(self)):
             raise unknown_argument(type(self), next(iter(unknown)))
         if dataset is None and eval_dataset is None:
             raise ConfigError(

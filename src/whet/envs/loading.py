@@ -23,8 +23,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from whet.compat.alias import advice_on, alias_where_needed
-from whet.compat.gaps import advice_on_requirements
 from whet.envs.config.arguments import nearest
 from whet.envs.config.sections import COMPONENTS, SECTIONS, typed_config, with_files
 from whet.envs.config.texts import SYSTEM_PROMPT
@@ -39,7 +37,7 @@ LOCAL_FOLDER = "environments"
 
 def load_environment(env_id: str, **env_args: Any) -> Environment:
     """The environment that the package's `load_environment(**env_args)` returns, with `env_id` and `env_args` set."""
-    alias_where_needed()
+    _contract("alias").alias_where_needed()
     module = _find_module(env_id)
     loader = getattr(module, "load_environment", None)
     if not callable(loader):
@@ -163,6 +161,11 @@ def _import(env_id: str, name: str, root: Path | None = None) -> ModuleType:
         ) from error
 
 
+def _contract(module: str) -> Any:
+    """A module of `whet.compat`, imported by its name: the room is above this one."""
+    return importlib.import_module(f"whet.compat.{module}")
+
+
 def _advice_on(error: BaseException, module: str, folder: Path | None) -> str:
     """Advice for a failure: the `verifiers` that its package requires, or the name that is missing; possibly empty."""
     lines: list[str] = []
@@ -174,7 +177,8 @@ def _advice_on(error: BaseException, module: str, folder: Path | None) -> str:
                 declared = parse_toml((parent / "pyproject.toml").read_text("utf-8"))["project"].get("dependencies")
                 lines += [line for line in declared or () if isinstance(line, str)]
             break
-    return advice_on_requirements(lines) or advice_on(error)
+    advice: str = _contract("gaps").advice_on_requirements(lines) or _contract("alias").advice_on(error)
+    return advice
 
 
 @contextlib.contextmanager

@@ -10,16 +10,15 @@ possible questions may repeat one.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from whet.compat.alias import is_written_for_verifiers
 from whet.envs.multiturn_env import SingleTurnEnv
 from whet.errors import ConfigError, MissingExtraError
 from whet.parsers.parser import Parser
 from whet.parsers.xml_parser import XMLParser
 from whet.rubrics.rubric import Rubric
+from whet.system.origins import is_written_for_verifiers
 from whet.types import Messages
 
 Row = dict[str, Any]
@@ -67,7 +66,7 @@ class ReasoningGymEnv(SingleTurnEnv):
             rubric=rubric,
             **kwargs,
         )
-        if is_written_for_verifiers(type(self), sys._getframe(1)):
+        if is_written_for_verifiers(type(self)):
             self.rubric = rubric  # 0.1.14 counts no turns here
 
     def build_rg_dataset(self, gym: Any, total_examples: int = 1000, seed: int = 0) -> Any:

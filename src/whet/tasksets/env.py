@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -16,7 +15,6 @@ from typing import Any, cast
 from whet.clients.client import AnyClient
 from whet.clients.config import EndpointConfig
 from whet.clients.make import resolve_client
-from whet.compat.alias import is_written_for_verifiers
 from whet.decorators import cleanup, setup, stop
 from whet.envs.config.texts import opening, wording_of
 from whet.envs.datasets import RowDataset
@@ -24,6 +22,7 @@ from whet.envs.multiturn_env import MultiTurnMonitorRubric
 from whet.errors import ConfigError, DatasetError
 from whet.messages import normalize_messages
 from whet.rubrics.rubric import Rubric
+from whet.system.origins import is_written_for_verifiers
 from whet.tasksets.harness import Harness
 from whet.tasksets.lifecycle import Lifecycle
 from whet.tasksets.programs.session import Session
@@ -73,7 +72,7 @@ class Env(Lifecycle):
             kwargs: other settings of `MultiTurnEnv` and `Environment`, such as `timeout_seconds`,
                 `max_seq_len`, `pass_threshold` and `env_id`.
         """
-        self._is_of_verifiers = is_written_for_verifiers(type(self), sys._getframe(1))
+        self._is_of_verifiers = is_written_for_verifiers(type(self))
         for name, section in ELSEWHERE.items():
             if name in kwargs:
                 raise ConfigError(f"Env takes no {name}: that belongs to {section}.")

@@ -15,8 +15,8 @@ import pytest
 import whet
 from whet.clients.config import ClientConfig, EndpointConfig
 from whet.clients.usage import context_tokens
+from whet.compat import clients, messages, metrics, names, paths, results
 from whet.errors import DatasetError
-from whet.integrations.verifiers import clients, messages, metrics, names, paths, results
 from whet.rollouts.generate import GenerateOutputsBuilder
 from whet.types import Response, ResponseMessage, Usage
 

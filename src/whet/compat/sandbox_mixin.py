@@ -26,6 +26,16 @@ from pathlib import Path
 from typing import Any
 
 from whet.calls import describe, resolve
+from whet.compat.hosted_sandboxes import (
+    APIError,
+    DownloadTimeoutError,
+    SandboxFileNotFoundError,
+    SandboxOOMError,
+    SandboxTimeoutError,
+    ThreadedAsyncSandboxClient,
+    UploadTimeoutError,
+)
+from whet.compat.paths import write_temp_file
 from whet.decorators import teardown
 from whet.envs.sandbox_env import with_retry
 from whet.envs.sandboxed.client import (
@@ -36,16 +46,6 @@ from whet.envs.sandboxed.client import (
 )
 from whet.envs.sandboxed.request import CreateSandboxRequest
 from whet.errors import SandboxError, WhetError
-from whet.integrations.verifiers.hosted_sandboxes import (
-    APIError,
-    DownloadTimeoutError,
-    SandboxFileNotFoundError,
-    SandboxOOMError,
-    SandboxTimeoutError,
-    ThreadedAsyncSandboxClient,
-    UploadTimeoutError,
-)
-from whet.integrations.verifiers.paths import write_temp_file
 from whet.rubrics.rubric import Rubric
 from whet.types import State
 

@@ -3,7 +3,7 @@
 import pytest
 
 import whet
-from whet.integrations.verifiers.hybrid_math_rubric import HybridMathRubric
+from whet.compat.hybrid_math_rubric import HybridMathRubric
 
 ROWS = [{"question": "Twice one?", "answer": "2"}]
 
