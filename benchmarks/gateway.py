@@ -7,7 +7,7 @@ tokens read back, JSON. The engine answers at once. The load comes from this pro
 added latency is that of one request at a time, less what the same turn takes in the server's process without HTTP.
 
 Streams: the engine emits 64 tokens, one a turn of the event loop as the embedded engine does, and gives the time of
-each as its logprob, which comes with the last chunk: so the client knows how long each token was under way.
+each as its logprob, which comes with the last chunk: so the client knows how long each token took to arrive.
 """
 
 from __future__ import annotations

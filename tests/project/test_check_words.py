@@ -24,6 +24,9 @@ def test_the_repository_passes() -> None:
         ("src/whet/a.py", "# Whoever calls this\n", "src/whet/a.py:1: 'Whoever'"),
         ("docs/page.md", "fine\nwho waits for whom\n", "docs/page.md:2: 'whom'"),
         ("README.md", "see `src/whet/rl/judge.py`\n", "README.md:1: 'judge.py' is now 'group.py'"),
+        ("docs/page.md", "The run goes on with step 3.\n", "docs/page.md:1: 'goes on with'"),
+        ("src/whet/a.py", "class A:\n    place: int\n\nfound = 1\n", "src/whet/a.py:4: 'found' says nothing"),
+        ("src/whet/a.py", "order = sorted([], key=lambda place: place)\n", "src/whet/a.py:1: 'place' says nothing"),
         ("src/whet/rl/loop/stream.py", "", "src/whet/rl/loop/stream.py: 'stream.py' says little"),
     ],
 )

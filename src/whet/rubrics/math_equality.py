@@ -70,9 +70,9 @@ def _notations(text: str) -> list[str]:
     text = _END.sub("", text)
     if _WORD.fullmatch(text):  # letters of a word are no factors
         return [f"\\text{{{text}}}"]
-    text = _THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+    text = _THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), text)
     text = _BASE.sub(_symbol_of_base, _REPEATING.sub(_fraction, text))
-    scientific = _SCIENTIFIC.sub(lambda found: f"{found[1]}\\times10^{{{found[2]}{found[3]}}}", text)
+    scientific = _SCIENTIFIC.sub(lambda match: f"{match[1]}\\times10^{{{match[2]}{match[3]}}}", text)
     euler = re.search(r"(?<![\w\\.])\d+e-\d(?![\w.])", text)  # 2e-1 may be 0.2 or twice Euler's number less one
     return [scientific, text] if euler else [scientific]
 

@@ -338,10 +338,10 @@ def _why(needs: Amount, here: list[RunnerCapacity], number: int) -> str:
     if not here:
         return "no runner is alive; start one with: whet service runner"
     if not any(machine.capacity.holds(needs) for machine in here):
-        largest = max(here, key=lambda place: (place.capacity.devices, place.capacity.cores))
+        largest = max(here, key=lambda machine: (machine.capacity.devices, machine.capacity.cores))
         return f"no runner is large enough: it needs {largest.capacity.short_of(needs) or 'more than one has together'}"
     if not any(machine.free.holds(needs) for machine in here):
         able = [machine for machine in here if machine.capacity.holds(needs)]
-        freest = max(able, key=lambda place: place.free.cores)
+        freest = max(able, key=lambda machine: machine.free.cores)
         return f"number {number} in line; it needs {freest.free.short_of(needs)} that are free"
     return f"number {number} in line"

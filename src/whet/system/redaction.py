@@ -105,7 +105,7 @@ class Redactor:
         """`text` with `mark`, or the name in brackets, for each secret."""
         if self._pattern is None:
             return text
-        return self._pattern.sub(lambda found: mark or f"[{self._names[found[0]]}]", text)
+        return self._pattern.sub(lambda match: mark or f"[{self._names[match[0]]}]", text)
 
     def data(self, value: Any) -> Any:
         """The same for every text inside plain data."""

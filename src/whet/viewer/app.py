@@ -63,10 +63,10 @@ LEFT = ("step", "sampling", "environment", "candidate", "question", "ended")
 def table_columns(listing: Listing) -> list[Column[Head]]:
     """A mark for what was searched for, and the columns that say something for this run."""
 
-    def found(head: Head) -> Part:
+    def match_mark(head: Head) -> Part:
         return "•" if listing.search is not None and head.number in listing.search.matches else ""
 
-    columns: list[Column[Head]] = [Column("", 1, found)]
+    columns: list[Column[Head]] = [Column("", 1, match_mark)]
     for title in shown_columns(listing.store.source.kind, listing.variety):
         width, rank = LAYOUT[title]
         wide = title == "question" or (title == "task" and listing.store.source.kind == "search")

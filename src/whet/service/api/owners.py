@@ -56,7 +56,7 @@ def about(call: CallParameter) -> ServiceAnswer:
     with call.read() as (session, caller):
         permit(caller)
         machines = places(session, database_now(session))
-    largest = max(machines, key=lambda place: (place.capacity.devices, place.capacity.cores), default=None)
+    largest = max(machines, key=lambda machine: (machine.capacity.devices, machine.capacity.cores), default=None)
     amount = largest.capacity if largest is not None else None
     free = max((machine.free.cores for machine in machines), default=None)
     return ServiceAnswer(

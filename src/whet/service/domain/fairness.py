@@ -204,7 +204,7 @@ def next_run(
             continue
         able = [machine for machine in places if machine.capacity.holds(one.needs) and machine.runner not in kept]
         if able:
-            emptiest = max(able, key=lambda place: (place.free.cores, place.free.memory, place.runner))
+            emptiest = max(able, key=lambda machine: (machine.free.cores, machine.free.memory, machine.runner))
             kept.add(emptiest.runner)
             if emptiest.runner == runner:
                 return None

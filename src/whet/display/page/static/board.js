@@ -10,7 +10,7 @@ export async function getData(id, path) {
 
 /**
  * The curves of one run, kept up to date: `load()` asks for everything at first, then for the steps that came since.
- * Calls while one is under way are made after it.
+ * Calls while one is in progress are made after it.
  */
 export class Curves {
   constructor(id, names, points = 500) {

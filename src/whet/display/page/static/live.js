@@ -45,7 +45,7 @@ function same(one, other) {
 
 let asking = null;
 
-/** Fetch this page again and put in what is new. Calls while one is under way wait for it, and for one more. */
+/** Fetch this page again and put in what is new. Calls while one is in progress wait for it, and for one more. */
 export async function refresh() {
   if (asking) { asking.again = true; return; }
   asking = { again: false };

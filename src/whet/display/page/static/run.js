@@ -33,7 +33,7 @@ async function update() {
   draw();
 }
 
-/** The events of a moment are drawn once, and not while a request for all steps is under way. */
+/** The events of a moment are drawn once, and not while a request for all steps is in progress. */
 let waits = false;
 function take({ step, metrics }) {
   if (!metrics || !curves.take(step, metrics)) { update().catch(fail); return; }
