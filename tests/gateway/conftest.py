@@ -12,7 +12,7 @@ pytest.importorskip("prometheus_client")
 
 from whet import ScriptedClient
 from whet.clients.usage import UsageTotals
-from whet.envs.steps import trajectory_step
+from whet.envs.multiturn_env import trajectory_step
 from whet.gateway.app import Gateway
 from whet.gateway.sessions import with_reasoning
 from whet.types import RolloutTiming, State

@@ -12,7 +12,7 @@ import pytest
 
 import whet
 from whet.gepa.config import EnvSection, GepaConfig
-from whet.gepa.outcome import evaluate_commands
+from whet.gepa.options import evaluate_commands
 
 
 def make_env(prompt: str | None = "Be right.") -> whet.Environment:

@@ -16,7 +16,7 @@ from whet.cli.sharing.common import login_as_key
 from whet.gepa.config import OPTIONS
 
 if TYPE_CHECKING:
-    from whet.gepa.outcome import SearchOutcome
+    from whet.gepa.types import SearchOutcome
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A search's directory, or its name below runs/.")]
 

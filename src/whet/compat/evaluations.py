@@ -8,7 +8,7 @@ from typing import Any
 
 from whet.clients.endpoints import DEFAULT_FILE, read_endpoints
 from whet.errors import ConfigError
-from whet.evals.planning.defaults import eval_defaults
+from whet.evals.planning.toml_file import eval_defaults
 
 _log = logging.getLogger(__name__)
 

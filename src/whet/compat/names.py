@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 from whet.calls import CallSpec, maybe_await, name_of
 from whet.content import Record
-from whet.envs.steps import completion_messages, step_tokens
+from whet.envs.multiturn_env import completion_messages, step_tokens
 from whet.envs.tool_env import ToolMonitorRubric
 from whet.errors import Error
 from whet.messages import content_text

@@ -41,10 +41,9 @@ from whet.errors import (
     RequestRefusedError,
     WhetError,
 )
-from whet.gateway.access import Access, OneKey, Visitor
 from whet.gateway.adapters import Adapters
 from whet.gateway.bodies import Bodies
-from whet.gateway.guard import GatewayGuard, Hosts
+from whet.gateway.guard import Access, GatewayGuard, Hosts, OneKey, Visitor
 from whet.gateway.interfaces import anthropic_messages, openai_chat, openai_completions, openai_responses
 from whet.gateway.sessions import Sessions
 from whet.gateway.streams import EventStream, unless_gone

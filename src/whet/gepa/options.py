@@ -10,24 +10,32 @@
     [sampling]
     temperature = 0.7
 
-The command line goes over the file, `[sampling]` key by key. Relative paths are relative to the file.
+The command line goes over the file, `[sampling]` key by key. Relative paths are relative to the file. The other way
+round, `evaluate_commands` writes the commands that evaluate the best prompt.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from whet.config import aliases_of, fields_with, name_or_path, read_toml, resolve_paths, split_lists, validate
-from whet.envs.config.sections import with_files
+from whet.envs.config.sections import COMPONENTS, with_files
+from whet.envs.config.texts import SYSTEM_PROMPT, texts_for
+from whet.envs.environment import Environment
+from whet.envs.loading import takes_system_prompt
 from whet.errors import ConfigError, GepaError
+from whet.evals.config import EvalConfig, command_words
 from whet.evals.planning.options import IN_SAMPLING
-from whet.gepa.components import read_seed_prompt
+from whet.gepa.components import BEST_COMPONENTS, of_environment, read_seed_prompt
 from whet.gepa.config import EnvSection, GepaConfig
+from whet.gepa.records.stored import BEST_PROMPT
+from whet.gepa.types import Candidate
 from whet.records.directory import SEARCH_CONFIG, free_path, load_metadata
-from whet.system.redaction import redacted_keys
+from whet.system.redaction import redacted, redacted_keys
 
 COMMAND_LINE = "command line"
 SPELLINGS = aliases_of(GepaConfig)
@@ -173,3 +181,36 @@ def _name(data: Mapping[str, Any], stem: str | None) -> str:
     label = "gepa-" + (re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.") or "run")
     runs = Path(str(data.get("runs_directory", GepaConfig.model_fields["runs_directory"].default)))
     return free_path(runs, label).name
+
+
+def evaluate_commands(
+    config: GepaConfig, policy: EvalConfig, environments: Mapping[str, Environment], best: Candidate
+) -> list[str]:
+    """`whet eval run ...` with the best texts instead of each environment's own."""
+    return [shlex.join(_evaluate(config, policy, section, environments[section.label], best)) for section in config.env]
+
+
+def resume_command(config: GepaConfig) -> str:
+    return shlex.join(["whet", "gepa", "run", "--resume", str(config.directory), *_env_files(config)])
+
+
+def _evaluate(
+    config: GepaConfig, policy: EvalConfig, section: EnvSection, env: Environment, best: Candidate
+) -> list[str]:
+    texts = texts_for(env, section.label, best)
+    # A loader that takes a system prompt may add to it: there the texts go in as they are to be shown.
+    plain = set(texts) == {SYSTEM_PROMPT} and not takes_system_prompt(section.id)
+    file = BEST_PROMPT if plain else BEST_COMPONENTS
+    if len(config.env) > 1 and not (plain and SYSTEM_PROMPT in best):
+        file = of_environment(file, section.label)
+    args: dict[str, Any] = {
+        name: value for name, value in section.loader_args().items() if name not in (SYSTEM_PROMPT, COMPONENTS)
+    }
+    args[SYSTEM_PROMPT if plain else COMPONENTS] = {"file": str(config.directory / file)}
+    evaluation = policy.model_copy(update={"environment": section.id, "env_args": args})
+    return [*command_words(redacted(evaluation.model_dump(mode="json"))), *_env_files(config)]
+
+
+def _env_files(config: GepaConfig) -> list[str]:
+    """Files with keys are never saved, so they have to be named again."""
+    return [word for file in config.env_file for word in ("--env-file", str(file))]

@@ -37,7 +37,7 @@ from whet.gepa.calls.outage import Outage
 from whet.gepa.components import best_files, seed_candidate
 from whet.gepa.config import GepaConfig
 from whet.gepa.observers import FromThread, Several
-from whet.gepa.outcome import SearchOutcome, evaluate_commands, resume_command
+from whet.gepa.options import evaluate_commands, resume_command
 from whet.gepa.plan import describe, held_out_wanted, make_plan
 from whet.gepa.progress import SearchProgress
 from whet.gepa.records.candidates import CandidateWriter
@@ -46,7 +46,7 @@ from whet.gepa.reflection.log import ReflectionLog
 from whet.gepa.reflection.reflection import Reflection
 from whet.gepa.reflection.rollout_records import JUDGED
 from whet.gepa.splits import EnvRows, Splits, split_examples
-from whet.gepa.types import BudgetSpent, SearchObserver, SearchResult
+from whet.gepa.types import BudgetSpent, SearchObserver, SearchOutcome, SearchResult
 from whet.records.directory import REFLECTIONS, failure_message, report_or_note
 from whet.records.lock import EndState
 from whet.rollouts.pace import paced

@@ -12,9 +12,11 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from whet.display.live import RunObserver
+from whet.records.lock import EndState
 
 Candidate = Mapping[str, str]
 Split = Literal["train", "val", "held_out"]
@@ -163,6 +165,28 @@ class SearchResult:
     best: CandidateRecord
     candidates: list[CandidateRecord]
     ended: str  # why: "the budget is spent", "the seed prompt is perfect", ...
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOutcome:
+    """The result of `whet gepa run`."""
+
+    state: EndState | Literal["planned"]
+    message: str  # why it ended
+    directory: Path
+    spent: int = 0
+    max_calls: int = 0
+    cost: float | None = None
+    candidates: int = 0  # proposals that were decided on
+    accepted: int = 0
+    seed_mean: float | None = None  # on validation
+    best: CandidateRecord | None = None
+    confirmation: Confirmation | None = None
+    evaluate: list[str] = field(default_factory=list)  # a command for each environment
+    report: Path | None = None
+    resume: str | None = None
+    exit_code: int = 0
+    plan: list[str] = field(default_factory=list)  # of a dry run, in words
 
 
 class SearchObserver(RunObserver):

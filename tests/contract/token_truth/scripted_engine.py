@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from whet.envs.steps import completion_messages, step_tokens
+from whet.envs.multiturn_env import completion_messages, step_tokens
 from whet.inference.policy_client import PolicyClient
 from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
 from whet.inference.rendering.chat_renderer import ChatRenderer

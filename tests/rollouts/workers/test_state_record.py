@@ -11,7 +11,7 @@ import pytest
 
 from whet.clients.client import Client
 from whet.clients.usage import UsageTotals
-from whet.envs.steps import trajectory_step
+from whet.envs.multiturn_env import trajectory_step
 from whet.errors import EnvError, InfraError
 from whet.inference.token_sets import TokenSets
 from whet.rollouts.results import error_info

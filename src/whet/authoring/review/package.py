@@ -19,7 +19,7 @@ from whet.authoring.review.findings import CODES
 from whet.config import StrictModel, table_of, validate
 from whet.envs.loading import Location
 from whet.errors import ConfigError
-from whet.evals.planning.defaults import EvalDefaults
+from whet.evals.planning.toml_file import EvalDefaults
 from whet.parsing import parse_toml
 
 MAX_FILES = 2000

@@ -13,9 +13,8 @@ from typing import Any
 
 from whet.errors import ConfigError, EnvironmentLoadError
 from whet.evals.config import EvalConfig
-from whet.evals.planning.defaults import eval_defaults
 from whet.evals.planning.options import Layer, canonical, merged, to_config
-from whet.evals.planning.toml_file import Entry, read_eval_file, sets
+from whet.evals.planning.toml_file import Entry, eval_defaults, read_eval_file, sets
 from whet.evals.sessions.resume import find_to_resume
 from whet.records.directory import METADATA, RESULTS
 from whet.system.offline import check_loopback

@@ -13,7 +13,7 @@ from functools import partial
 from sqlalchemy import or_, update
 
 from whet.clients.client import AnyClient
-from whet.gateway.access import Visitor
+from whet.gateway.guard import Visitor
 from whet.gateway.wire import RequestError
 from whet.hub.domain.access import digest_of, identify
 from whet.hub.errors import HubError

@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from whet.calls import CallSpec, describe, is_awaitable, name_of
 from whet.envs.config.arguments import normalize_tool_defs
-from whet.envs.steps import completion_messages
+from whet.envs.multiturn_env import completion_messages
 from whet.errors import ConfigError, EnvError, Error, MissingExtraError, WhetError
 from whet.messages import normalize_messages
 from whet.tasksets.programs.openai_shape import openai_client

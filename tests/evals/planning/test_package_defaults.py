@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from whet.errors import ConfigError, EnvironmentLoadError
-from whet.evals.planning.defaults import eval_defaults
+from whet.evals.planning.toml_file import eval_defaults
 
 
 @pytest.fixture
