@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from whet.display.live.keyboard import Keyboard
+from whet.display.live.screen import Keyboard
 
 
 @pytest.fixture

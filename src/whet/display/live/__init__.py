@@ -20,7 +20,7 @@ from whet.system.terminal import safe_text
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from whet.display.live.keyboard import Keyboard
+    from whet.display.live.screen import Keyboard
 
 SECONDS_BETWEEN = 60.0
 """Seconds after which plain lines report progress, also where a tenth of the work takes longer."""
@@ -64,7 +64,7 @@ class Output:
         console = None if plain else live_console(stderr=stderr)
         if console is None:
             return cls(plain_console(stderr=stderr))
-        from whet.display.live.keyboard import find_keyboard
+        from whet.display.live.screen import find_keyboard
 
         return cls(console, live=True, keyboard=find_keyboard() if keys else None)
 
@@ -200,7 +200,7 @@ def live_console(*, stderr: bool = True) -> Console | None:
     unicode = (console.encoding or "").lower().startswith("utf")
     if not (_is_terminal(console.file) and console.is_interactive and unicode):
         return None
-    from whet.display.live.keyboard import in_foreground
+    from whet.display.live.screen import in_foreground
 
     return console if in_foreground(console.file.fileno()) else None
 

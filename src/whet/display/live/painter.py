@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from whet.display.live.keyboard import Keyboard, in_foreground
-from whet.display.live.screen import Screen
+from whet.display.live.screen import Keyboard, Screen, in_foreground
 from whet.system.terminal import safe_text
 
 if TYPE_CHECKING:
