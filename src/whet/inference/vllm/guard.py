@@ -306,7 +306,7 @@ class ServerGuard:
 
     def _bound_log(self) -> None:
         if os.fstat(2).st_size > LOG_BYTES:
-            path = os.readlink("/proc/self/fd/2")  # whet may have moved it
+            path = os.readlink("/proc/self/fd/2")
             with contextlib.suppress(FileNotFoundError):  # or it is deleted
                 shutil.copyfile(path, f"{path}.1")
             os.truncate(2, 0)
