@@ -18,7 +18,7 @@ from whet.inference.embedded import EmbeddedEngine
 from whet.inference.protocol import SampleRequest
 from whet.models.tiny import path as tiny
 from whet.rl.config import load_run_config
-from whet.rl.loop.evaluation import HeldOutEvaluation
+from whet.rl.loop.training_loop import HeldOutEvaluation
 from whet.rl.run import run_training
 from whet.rl.storage.run_directory import RunDirectory
 from whet.system.files import read_lines

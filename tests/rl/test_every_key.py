@@ -33,9 +33,9 @@ from whet.rl.data.curriculum import DrawnTask, MixedCurriculum
 from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
-from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.group import Group
 from whet.rl.loop.group_runner import TrainingEnv
+from whet.rl.loop.training_loop import HeldOutEvaluation
 from whet.rl.monitors.protocol import EvalReport, Monitor, RunPlan, StepReport
 from whet.rl.monitors.trackers import trackers
 from whet.rl.placement import placement
@@ -417,7 +417,7 @@ def evaluated(config: RunConfig) -> Any:
         asked.append((named["max_retries"], named["timeout"]))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("whet.rl.loop.evaluation.evaluate_environment", note)
+        patch.setattr("whet.rl.loop.training_loop.evaluate_environment", note)
         asyncio.run(
             HeldOutEvaluation(config, [("e", cast(Any, object()))], cast(Any, None), cast(Any, None))("before", 0, 0)
         )

@@ -26,13 +26,12 @@ from whet.rl.config import RunConfig
 from whet.rl.data.assembly import RewardShaper
 from whet.rl.data.curriculum import Curriculum, Pool
 from whet.rl.data.metrics import Lengths
-from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.group import BatchSource, GroupFilter
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv, environment_workers
 from whet.rl.loop.orchestrator import Orchestrator
 from whet.rl.loop.rollout_buffer import PARTS, Lead, RolloutBuffer
 from whet.rl.loop.sources import AsyncSource, SyncSource
-from whet.rl.loop.training_loop import inline
+from whet.rl.loop.training_loop import HeldOutEvaluation, inline
 from whet.rl.monitors.protocol import Outcome
 from whet.rl.plan import remarks
 from whet.rl.storage.records import Records

@@ -13,7 +13,7 @@ import pytest
 import whet
 from whet.clients.scripted import ScriptedClient
 from whet.rl.config import RunConfig
-from whet.rl.loop.evaluation import HeldOutEvaluation
+from whet.rl.loop.training_loop import HeldOutEvaluation
 from whet.rl.monitors.jsonl import read_evaluations
 from whet.rl.monitors.protocol import EvalReport, evaluation_metrics
 from whet.rollouts.totals import EvalScore

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from scripts.tiny_model.tokenizer import build_tokenizer
 
-import whet.rl.loop.evaluation
+import whet.rl.loop.training_loop
 import whet.rl.sft.data
 import whet.rl.sft.run as module
 import whet.rl.supervision.lifecycle
@@ -31,7 +31,7 @@ from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.inference.weights.model_weights import read_checkpoint
 from whet.rl import plan
 from whet.rl.learner.protocol import LossOutput, OptimOutput
-from whet.rl.loop.evaluation import HeldOutEvaluation
+from whet.rl.loop.training_loop import HeldOutEvaluation
 from whet.rl.monitors.protocol import EvalReport, Monitor
 from whet.rl.sft.config import SftConfig, load_sft_config
 from whet.rl.sft.data import SftData, load_data
@@ -221,7 +221,7 @@ def evaluated(config: SftConfig) -> Any:
         named.pop("on_progress")
         asked.append(named)
 
-    with replaced(whet.rl.loop.evaluation, evaluate_environment=note):
+    with replaced(whet.rl.loop.training_loop, evaluate_environment=note):
         labels = [(env.label, object()) for env in (config.eval.env if config.eval else ())]
         monitor: Any = None
         client: Any = None

@@ -23,8 +23,7 @@ from whet.inference.loading import load_policy
 from whet.rl.data.batch import TokenSequence, pack
 from whet.rl.data.metrics import utilisation
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
-from whet.rl.loop.evaluation import HeldOutEvaluation
-from whet.rl.loop.training_loop import Evaluate, TrainingLoop
+from whet.rl.loop.training_loop import Evaluate, HeldOutEvaluation, TrainingLoop
 from whet.rl.monitors.protocol import EvalReport, Outcome, StepReport
 from whet.rl.plan import remarks
 from whet.rl.sections.algorithm import LossConfig
