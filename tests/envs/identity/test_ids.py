@@ -40,12 +40,14 @@ WHEEL = "https://hub.test/files/alice/word-game/1.0.0/word_game-1.0.0-py3-none-a
     ],
 )
 def test_each_form_is_read(text: str, parts: dict[str, Any]) -> None:
-    assert parse_id(text, exists=lambda path: False) == EnvironmentId(text, **parts)
+    assert parse_id(text, of_hub=True) == EnvironmentId(text, **parts)
 
 
-def test_a_path_that_exists_comes_before_an_owner() -> None:
-    assert parse_id("environments/game", exists=lambda path: True).path == Path("environments/game")
-    assert parse_id("environments/game", exists=lambda path: False).owner == "environments"
+def test_a_path_that_exists_comes_before_an_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("environments/game").mkdir(parents=True)
+    assert parse_id("environments/game").path == Path("environments/game")
+    assert parse_id("environments/game", of_hub=True).owner == "environments"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_a_malformed_id_is_one_line(text: str, says: str | None) -> None:
         assert parse_id(text).path is not None
         return
     with pytest.raises(EnvironmentLoadError) as raised:
-        parse_id(text, exists=lambda path: False)
+        parse_id(text, of_hub=True)
     message = str(raised.value)
     assert says in message
     assert "secret" not in message
@@ -95,7 +97,7 @@ def test_a_malformed_id_is_one_line(text: str, says: str | None) -> None:
 def test_any_text_is_an_id_or_a_clear_refusal(text: str) -> None:
     def message() -> str:
         try:
-            found = parse_id(text, exists=lambda path: False)
+            found = parse_id(text, of_hub=True)
         except EnvironmentLoadError as error:
             return str(error)
         return "" if found.path is not None else ascii(found.name)[1:-1]

@@ -13,7 +13,6 @@ Everything is ASCII, so no two ids look alike.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,14 +63,18 @@ class EnvironmentId:
         return f"{self.name} @ git+{self.url}@{self.hash}{below}"
 
 
-def parse_id(text: str, exists: Callable[[Path], bool] = Path.exists) -> EnvironmentId:
-    """The parts of an id. Raises `EnvironmentLoadError`, one line that says what is wrong and what to write."""
+def parse_id(text: str, *, of_hub: bool = False) -> EnvironmentId:
+    """The parts of an id. Raises `EnvironmentLoadError`, one line that says what is wrong and what to write.
+
+    With `of_hub` OWNER/NAME is never a folder here.
+    """
     if not text or text != text.strip() or not text.isprintable():
         raise _malformed(text, "is empty or has spaces or control characters around it or inside")
     if "://" in text:
         return _url(text)
     path = Path(text).expanduser()
-    if text.startswith((".", "/", "~")) or text.endswith(".py") or (len(path.parts) > 1 and exists(path)):
+    is_path = text.startswith((".", "/", "~")) or text.endswith(".py")
+    if is_path or (len(path.parts) > 1 and not of_hub and path.exists()):
         return EnvironmentId(text, path.stem if path.suffix == ".py" else path.name or path.resolve().name, path=path)
     whole, at, version = text.partition("@")
     owner, slash, name = whole.rpartition("/")

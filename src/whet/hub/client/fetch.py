@@ -34,7 +34,7 @@ class HubId:
     @classmethod
     def parse(cls, text: str, default_owner: str | None = None) -> HubId:
         """Raises `ConfigError` and `EnvironmentLoadError` for what is no id. A name alone is one of `default_owner`."""
-        wanted = parse_id(text, exists=lambda _: False)
+        wanted = parse_id(text, of_hub=True)
         owner = wanted.owner or default_owner
         if wanted.path is not None or wanted.url is not None or owner is None:
             raise ConfigError(f"'{safe_text(text)}' is no id of a hub. Write OWNER/NAME or OWNER/NAME@VERSION.")

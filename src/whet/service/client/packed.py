@@ -61,11 +61,11 @@ class Packed:
         """
         for section in _sections(self.tables):
             label = _label(parse_id(section["id"]))
-            if "name" not in section and label and label != _label(parse_id(ids[section["id"]], _nowhere)):
+            if "name" not in section and label and label != _label(parse_id(ids[section["id"]], of_hub=True)):
                 section["name"] = label
         for table, key in _places(self.tables):
             table[key] = ids[table[key]]
-        return sorted({text for text in ids.values() if parse_id(text, _nowhere).owner is not None})
+        return sorted({text for text in ids.values() if parse_id(text, of_hub=True).owner is not None})
 
     def config(self, secrets: Mapping[str, str]) -> str:
         """The TOML. Raises `ConfigError` where it, or a file, has a secret in it, or what TOML cannot say."""
@@ -101,11 +101,6 @@ def _sections(tables: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The `[[env]]` and `[[eval.env]]`, which have names."""
     held_out = tables.get("eval")
     return [*tables.get("env", ()), *(held_out.get("env", ()) if isinstance(held_out, dict) else ())]
-
-
-def _nowhere(path: Path) -> bool:
-    """Of an id that the hub gave: a folder of that name here is not meant."""
-    return False
 
 
 def _label(wanted: EnvironmentId) -> str:

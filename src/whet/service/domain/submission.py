@@ -159,18 +159,13 @@ def _load(kind: str, path: Path) -> CheckedConfig:
 
 
 def _label(text: str) -> str:
-    return parse_id(text, _nowhere).name
-
-
-def _nowhere(path: Path) -> bool:
-    """Of an id in a submission: a folder of that name on this machine is not meant."""
-    return False
+    return parse_id(text, of_hub=True).name
 
 
 def environment_id(text: str) -> EnvironmentId:
     """The parts of an id that a submission may have. Raises `SubmissionRefusedError` for paths and URLs."""
     try:
-        parsed = parse_id(text, _nowhere)
+        parsed = parse_id(text, of_hub=True)
     except EnvironmentLoadError as error:
         raise SubmissionRefusedError([("environments", str(error))]) from None
     if parsed.path is not None or parsed.url is not None:

@@ -13,8 +13,9 @@ from whet.hub import policy
 from whet.hub.answers import NewTokenAnswer, NewUserAnswer
 from whet.hub.api import accounts as api
 from whet.hub.api.call import HubRequest, Identity, action
+from whet.hub.pages.routes import PageCall
 from whet.hub.policy import Role
-from whet.service.pages.forms import ALL, PageCall, Text, confirm, filled, owners_of, sent, viewer_in
+from whet.service.pages.forms import ALL, Text, confirm, filled, owners_of, sent, viewer_in
 
 router = APIRouter(route_class=PageRoute)
 ROLES = ("viewer", "member", "maintainer", "owner")

@@ -11,11 +11,12 @@ from whet.dashboard.data.checkpoints import checkpoints
 from whet.dashboard.library import RunQuery
 from whet.dashboard.pages.rendering import PageRoute, render, root_of
 from whet.hub.api.call import Identity, action
+from whet.hub.pages.routes import PageCall
 from whet.hub.policy import Role
 from whet.service.answers import DeploymentAnswer
 from whet.service.api import deployments as api
 from whet.service.domain.deployments import DEPLOY, SEE
-from whet.service.pages.forms import ALL, PageCall, Text, confirm, filled, sent, viewer_in
+from whet.service.pages.forms import ALL, Text, confirm, filled, sent, viewer_in
 
 router = APIRouter(route_class=PageRoute)
 MOST_RUNS = 100

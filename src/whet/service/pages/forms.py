@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, Form, Request
+from fastapi import Form, Request
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
 from whet.dashboard.pages.rendering import render, root_of
-from whet.hub.api.call import HubRequest, ListRange, RequestBody, Words, call_for
+from whet.hub.api.call import ListRange, RequestBody, Words
 from whet.hub.errors import HubError
 from whet.hub.policy import Role
 from whet.service.domain.access import RequestUser
@@ -21,13 +21,7 @@ Text = Annotated[Words, Form(max_length=2_000)]
 """A field of a form."""
 
 
-async def _page_call(request: Request) -> HubRequest:
-    """A request with the session of a page. Raises `HubError` for a form that another site sent."""
-    return call_for(request, request.scope["route"].endpoint.hub_action, page=True)
-
-
 ALL = ListRange(200)
-PageCall = Annotated[HubRequest, Depends(_page_call)]
 
 
 def viewer_in(request: Request) -> RequestUser:

@@ -11,11 +11,12 @@ from starlette.responses import Response
 from whet.dashboard.pages.rendering import PageRoute, address, render
 from whet.hub import policy
 from whet.hub.api.call import HubRequest, Identity, ListRange, action
+from whet.hub.pages.routes import PageCall
 from whet.hub.policy import Role
 from whet.service.answers import NewWebhookAnswer
 from whet.service.api import owners, webhooks
 from whet.service.domain.access import QUOTAS, SECRETS, SEE
-from whet.service.pages.forms import ALL, PageCall, Text, confirm, filled, owners_of, sent, viewer_in
+from whet.service.pages.forms import ALL, Text, confirm, filled, owners_of, sent, viewer_in
 
 router = APIRouter(route_class=PageRoute)
 EVENTS = ("run.queued", "run.starting", "run.running", "run.finished", "run.failed", "run.stopped")

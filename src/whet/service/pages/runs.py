@@ -12,9 +12,10 @@ from whet.dashboard.data.checkpoints import checkpoints
 from whet.dashboard.pages.rendering import PageRoute, render
 from whet.hub.api.call import HubRequest, Identity, action
 from whet.hub.errors import HubError
+from whet.hub.pages.routes import PageCall
 from whet.service.api import runs
 from whet.service.domain.access import RUN, SEE
-from whet.service.pages.forms import PageCall, Text, filled, sent
+from whet.service.pages.forms import Text, filled, sent
 
 router = APIRouter(route_class=PageRoute)
 What = Literal["stop", "restart", "delete"]

@@ -16,11 +16,12 @@ from whet.hub.answers import AuditAnswer
 from whet.hub.api.call import action
 from whet.hub.domain.access import Caller, organisation_for, permit
 from whet.hub.domain.audit import verify
+from whet.hub.pages.routes import PageCall
 from whet.hub.policy import Role
 from whet.hub.storage.tables import AuditEntry
 from whet.service.api.owners import runner_views
 from whet.service.domain.access import RUNNERS
-from whet.service.pages.forms import PageCall, owners_of, viewer_in
+from whet.service.pages.forms import owners_of, viewer_in
 
 router = APIRouter(route_class=PageRoute)
 ENTRIES = 100

@@ -94,7 +94,7 @@ def wheels_of(session: Session, environments: Sequence[str]) -> list[PinnedWheel
     """The wheels of `owner/name@version`. Raises `ConfigError` for one that is not on the hub (any more)."""
     wheels = []
     for text in environments:
-        wanted = parse_id(text, exists=lambda _: False)
+        wanted = parse_id(text, of_hub=True)
         query = _wheels().where(
             Account.name == wanted.owner, EnvironmentRow.name == wanted.name, Version.version == wanted.version
         )
