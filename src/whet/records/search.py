@@ -56,10 +56,10 @@ class Query:
         self._pattern = re.compile("".join(f"[{''.join(map(re.escape, sorted(forms)))}]" for forms in cases))
         self._needles = list(_needles(cases))
 
-    def places(self, piece: bytes) -> Iterator[Callable[[int], int]]:
+    def finders(self, piece: bytes) -> Iterator[Callable[[int], int]]:
         """Searches of a piece of a file that together stop in every line the text is in, and in few others.
 
-        Each gives the first place from a position on, -1 where there is none.
+        Each gives the first match from a position on, -1 where there is none.
         """
         low = piece.lower()  # ASCII letters only, so also the digits of escapes
         escapes = b"\\u" in low
@@ -193,13 +193,13 @@ def _candidates(query: Query, data: bytes, piece: range, offset: Sequence[int]) 
     """The rollouts of a piece that have to be parsed."""
     begin = offset[piece[0]]
     candidates: set[int] = set()
-    for next_place in query.places(data):
-        number, at = piece[0], next_place(0)
+    for find_next in query.finders(data):
+        number, at = piece[0], find_next(0)
         while at >= 0:
             number = bisect_right(offset, begin + at, number, piece.stop) - 1
             candidates.add(number)
             number += 1
-            at = -1 if number == piece.stop else next_place(offset[number] - begin)
+            at = -1 if number == piece.stop else find_next(offset[number] - begin)
     return sorted(candidates)
 
 

@@ -64,8 +64,8 @@ class MetricColumns:
             del self.steps[kept:]
             for column in self.values.values():
                 del column[kept:]
-            for places in self.extremes.values():
-                del places[kept // BLOCK * 2 :]
+            for positions in self.extremes.values():
+                del positions[kept // BLOCK * 2 :]
         count, given = len(self.steps), 0
         self.steps.append(step)
         for name, value in row.items():
@@ -83,15 +83,15 @@ class MetricColumns:
                 column.append(NAN)
 
     def blocks(self, name: str) -> array[int]:
-        """The extremes of a column's whole blocks, two places for each."""
-        column, places = self.values[name], self.extremes.setdefault(name, array("q"))
-        for start in range(len(places) // 2 * BLOCK, len(column) - BLOCK + 1, BLOCK):
+        """The extremes of a column's whole blocks, two positions for each."""
+        column, positions = self.values[name], self.extremes.setdefault(name, array("q"))
+        for start in range(len(positions) // 2 * BLOCK, len(column) - BLOCK + 1, BLOCK):
             block = column[start : start + BLOCK]
             if (total := sum(block)) == total:  # all are numbers
-                places.extend((start + block.index(min(block)), start + block.index(max(block))))
+                positions.extend((start + block.index(min(block)), start + block.index(max(block))))
             else:
-                places.extend(_extremes(column, range(start, start + BLOCK)) or (-1, -1))
-        return places
+                positions.extend(_extremes(column, range(start, start + BLOCK)) or (-1, -1))
+        return positions
 
 
 def _finite(value: float) -> float:
@@ -101,9 +101,9 @@ def _finite(value: float) -> float:
         return NAN
 
 
-def _extremes(column: Sequence[float], places: Iterable[int]) -> tuple[int, int] | None:
-    """Where the least and the most of the values at these places are; None where there is none."""
-    there = [(column[at], at) for at in places if at >= 0 and column[at] == column[at]]
+def _extremes(column: Sequence[float], positions: Iterable[int]) -> tuple[int, int] | None:
+    """Where the least and the most of the values at these positions are; None where there is none."""
+    there = [(column[at], at) for at in positions if at >= 0 and column[at] == column[at]]
     return (min(there)[1], max(there)[1]) if there else None
 
 
@@ -190,8 +190,8 @@ def metrics(
             values = {name: _plain(columns.values[name][first:]) for name in names}
         else:
             ends = _buckets(first + 1, len(columns.steps) - 1, (most - 2) // 2)
-            places = [at for start, stop in ends for at in dict.fromkeys((start, stop - 1))]
-            steps = [columns.steps[at] for at in (first, *places, -1)]
+            positions = [at for start, stop in ends for at in dict.fromkeys((start, stop - 1))]
+            steps = [columns.steps[at] for at in (first, *positions, -1)]
             values = {name: _thinned(columns.values[name], columns.blocks(name), ends) for name in names}
         return {
             "generation": columns.file.generation,
@@ -221,8 +221,8 @@ def _thinned(values: Sequence[float], blocks: Sequence[int], ends: Sequence[tupl
     thinned: list[float | None] = _plain([values[ends[0][0] - 1]])
     for start, stop in ends:
         whole = start % BLOCK == stop % BLOCK == 0 and stop - start >= BLOCK
-        places = blocks[start // BLOCK * 2 : stop // BLOCK * 2] if whole else range(start, stop)
-        extremes = _extremes(values, places)
+        positions = blocks[start // BLOCK * 2 : stop // BLOCK * 2] if whole else range(start, stop)
+        extremes = _extremes(values, positions)
         if extremes is None:
             thinned += [None] * min(2, stop - start)
         else:
