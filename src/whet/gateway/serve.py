@@ -25,7 +25,6 @@ from whet.system.offline import is_loopback
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from whet.gateway.app import Gateway
     from whet.inference.loading import Policy
 
 UNREAD_MS = 60_000
@@ -199,6 +198,7 @@ async def _answer(
 ) -> None:
     from whet.gateway.adapters import Adapters
     from whet.gateway.app import Gateway
+    from whet.gateway.connections import limited_connections
     from whet.gateway.guard import Hosts
 
     name = config.name or config.model
@@ -206,25 +206,7 @@ async def _answer(
     gateway.adapters = adapters = Adapters(gateway.models, name, policy, config.adapters_from)
     for adapter, path in config.adapters.items():
         await adapters.load(adapter, path)
-    on_ready(address_of(listening), name)
-    await run(gateway, listening)
-
-
-async def run(gateway: Gateway, listening: socket.socket) -> None:
-    """Answer requests until the process receives a signal to stop."""
-    import uvicorn
-
-    from whet.gateway.connections import limited_connections
-
     # What is loaded stays: a collection that visits all of torch stops every answer for a sixth of a second.
     gc.collect()
     gc.freeze()
-    config = uvicorn.Config(
-        gateway.app,
-        http=limited_connections(),
-        ws="none",
-        log_level="warning",
-        lifespan="off",
-        timeout_graceful_shutdown=5,
-    )
-    await uvicorn.Server(config).serve(sockets=[listening])
+    await answer(gateway.app, listening, limited_connections(), lambda: on_ready(address_of(listening), name), 5)
