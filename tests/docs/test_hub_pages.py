@@ -117,12 +117,12 @@ def test_keys_that_the_page_calls_the_same_are_read(tmp_path: Path) -> None:
         ("checkpoints = { interval = 100 }", "checkpoints"),
         ("adapters = { interval = 0 }", "adapters"),
         ("sampling = { min_tokens = 1 }", "sampling.min_tokens"),
-        ("sampling = { repetition_penalty = 1.0 }", "sampling.repetition_penalty"),
+        ("sampling = { repetition_penalty = 1.1 }", "sampling.repetition_penalty"),
         ("buffer = { seed = 1 }", "buffer.seed"),
     ],
 )
 def test_keys_that_the_page_calls_refused_are_refused_by_name(line: str, key: str, tmp_path: Path) -> None:
     file = tmp_path / "hosted.toml"
     file.write_text(f'batch_size = 8\nrollouts_per_example = 8\n{line}\n[[env]]\nid = "reverse-text"\n')
-    with pytest.raises(WhetError, match=f"unknown key '{key}'"):
+    with pytest.raises(WhetError, match=f"'{key}'"):
         load_run_config(file, [])
