@@ -60,7 +60,8 @@ class HubClient:
 
     def ask(self, answer: type[AnswerT], method: str, path: str, **request: Any) -> AnswerT:
         """A request to `/api/v1` and its answer. Raises `HubRequestError`."""
-        return self._read(answer, self.send(method, f"/api/v1{path}", **request))
+        response = self.send(method, f"/api/v1{path}", **request)
+        return self._checked(answer, self._json(response), response)
 
     def items(self, answer: type[AnswerT], path: str, **query: str | None) -> Iterator[AnswerT]:
         """Everything of a list, page after page. Raises `HubRequestError`."""
@@ -112,9 +113,6 @@ class HubClient:
                 yield from response.iter_bytes()
         except httpx.TransportError as error:
             raise self._unreachable(error) from None
-
-    def _read(self, answer: type[AnswerT], response: httpx.Response) -> AnswerT:
-        return self._checked(answer, self._json(response), response)
 
     def _checked(self, answer: type[AnswerT], value: Any, response: httpx.Response) -> AnswerT:
         try:

@@ -1,1 +1,0 @@
-"""Alembic's scripts: one file a revision."""
