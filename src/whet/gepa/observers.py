@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from whet.gepa.types import CandidateRecord, Confirmation, Phase, Scored, SearchObserver, SearchPlan
+from whet.gepa.types import CandidateRecord, SearchObserver
 
 
 class Forwarder(SearchObserver):
@@ -17,32 +17,13 @@ class Forwarder(SearchObserver):
         """An event by the name of its method, and what it carries."""
         raise NotImplementedError
 
-    def planned(self, plan: SearchPlan) -> None:
-        self.send("planned", plan)
 
-    def phase(self, phase: Phase, detail: str, total: int) -> None:
-        self.send("phase", phase, detail, total)
+def _forward(event: str) -> Callable[..., None]:
+    return lambda self, *args: self.send(event, *args)
 
-    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
-        self.send("finished", scored, spent, cost, replayed)
 
-    def decided(self, record: CandidateRecord) -> None:
-        self.send("decided", record)
-
-    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
-        self.send("proposed", number, parent, texts, changed)
-
-    def note(self, text: str) -> None:
-        self.send("note", text)
-
-    def watch(self, sampling: Callable[[], str]) -> None:
-        self.send("watch", sampling)
-
-    def confirmed(self, confirmation: Confirmation) -> None:
-        self.send("confirmed", confirmation)
-
-    def close(self) -> None:
-        self.send("close")
+for _event in filter(lambda name: not name.startswith("_"), dir(SearchObserver)):
+    setattr(Forwarder, _event, _forward(_event))
 
 
 class Several(Forwarder):
