@@ -39,6 +39,11 @@ def test_reading_runs_needs_no_extra(module):
     assert modules_after(f"import whet.{module}").isdisjoint({"numpy", "torch", "transformers", "tokenizers", "PIL"})
 
 
+def test_the_embedded_engine_needs_no_model_of_transformers():
+    """Which take seconds to import; families that are not whet's own need them."""
+    assert "transformers.modeling_utils" not in modules_after("import whet.inference.embedded")
+
+
 def test_every_exported_name_can_be_imported():
     for name in whet.__all__:
         assert getattr(whet, name) is not None, name

@@ -13,7 +13,6 @@ from whet.inference.architecture import Architecture
 from whet.inference.decoding.cache import KVCache
 from whet.inference.decoding.decoder import Decoder
 from whet.inference.decoding.scheduler import Scheduler
-from whet.inference.plain.decoder import PlainCache, PlainDecoder
 from whet.inference.plain.family import OtherFamily, describe
 from whet.inference.weights.model_weights import NamedWeights, read_checkpoint
 from whet.inference.weights.weight_loader import FusedForm, WeightLoader
