@@ -22,16 +22,10 @@ MESSAGES = b'{"model": "whet/tiny", "max_tokens": 1, "messages": ['
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Port and output of a server that adapters can be loaded on."""
-    with served.served("--adapters-from", str(tmp_path_factory.mktemp("adapters"))) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def second_server():
-    """Port and output of a server that may open few files and answers a further host name."""
-    with served.served("--allow-host", "Models.Example", files=400) as found:
-        yield found
+    """Port and output of a server that loads adapters, may open few files and answers a further host name."""
+    adapters = str(tmp_path_factory.mktemp("adapters"))
+    with served.served("--adapters-from", adapters, "--allow-host", "Models.Example", files=400) as serving:
+        yield serving
 
 
 @contextlib.contextmanager
@@ -89,8 +83,8 @@ def test_an_odd_request_leaves_concurrent_ones_as_they_are(server, odd):
     assert status == 200 or next(iter(odd)) in json.loads(body)["error"]["message"]
 
 
-def test_health_with_more_half_open_requests_than_files(second_server):
-    port, lines = second_server
+def test_health_with_more_half_open_requests_than_files(server):
+    port, lines = server
     with contextlib.ExitStack() as open_ones:
         for _ in range(1100):
             slow = open_ones.enter_context(socket.create_connection(("127.0.0.1", port), 60))
@@ -164,8 +158,8 @@ def test_requests_of_pages_of_other_sites_are_refused(server, headers, status):
         assert served.ask(port, "/metrics", None, headers)[0] == status
 
 
-def test_a_host_can_be_allowed(second_server):
-    port, _ = second_server
+def test_a_host_can_be_allowed(server):
+    port, _ = server
     asked = {**served.JSON, "Host": "models.example:80", "Origin": "https://models.example"}
     assert served.ask(port, CHAT, OK, asked)[0] == 200
     assert served.ask(port, CHAT, OK, {**asked, "Host": "other.example"})[0] == 403

@@ -23,6 +23,8 @@ def beside(name: str) -> Any:
 
 
 _packages = beside("packages")
+if importlib.util.find_spec("sqlalchemy") is not None:
+    beside("unsynced")
 USERS = ("ann", "bob", "eve")
 
 

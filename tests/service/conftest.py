@@ -30,6 +30,9 @@ def load(path: Path, name: str) -> Any:
     return sys.modules[name]
 
 
+load(HUB / "unsynced.py", "hub_unsynced")
+
+
 @pytest.fixture(autouse=True)
 def _whole_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers wait for what is indexed and hashed meanwhile, however long that takes on a busy machine."""
