@@ -13,7 +13,7 @@ from whet import __version__
 from whet.hub import answers, policy
 from whet.hub.api.call import CallParameter, Identity, ListRange, Owner, PartOfList, RequestBody, Words, action
 from whet.hub.domain import accounts, audit, devices
-from whet.hub.domain.access import organisation_for, permit
+from whet.hub.domain.access import owner_for, permit
 from whet.hub.errors import HubError
 from whet.hub.policy import Role, Scope
 from whet.hub.storage.tables import Account, AuditEntry
@@ -165,10 +165,7 @@ def audit_log(call: CallParameter, part: PartOfList) -> answers.Page[answers.Aud
 @action(policy.SEE_AUDIT)
 def audit_log_of_owner(call: CallParameter, part: PartOfList, owner: Owner) -> answers.Page[answers.AuditAnswer]:
     with call.read() as (session, caller):
-        if owner != caller.name:
-            organisation_for(session, caller, owner)
-        else:
-            permit(caller, Role.OWNER)
+        owner_for(session, caller, owner)
         return _entries(session, part, AuditEntry.owner == owner)
 
 

@@ -76,9 +76,9 @@ def permit(caller: Caller, role: Role = Role.NONE, *, visible: bool = True, what
         raise HubError("forbidden", f"{missing}.")
 
 
-def role_in(session: Session, caller: Caller, owner: Account) -> Role:
+def role_in(session: Session, caller: Caller, owner: Account | None) -> Role:
     """The caller's role in a namespace."""
-    if caller.user is None:
+    if owner is None or caller.user is None:
         return Role.NONE
     if caller.user.id == owner.id:
         return Role.OWNER
@@ -92,12 +92,16 @@ def find_account(session: Session, name: str, kind: str | None = None) -> Accoun
     return session.scalar(query if kind is None else query.where(Account.kind == kind))
 
 
-def organisation_for(session: Session, caller: Caller, name: str) -> Account:
-    """An organisation that the caller may do its action in."""
-    owner = find_account(session, name, "organisation")
-    permit(caller, role_in(session, caller, owner) if owner else Role.NONE, visible=False, what=f"organisation {name}")
+def owner_for(session: Session, caller: Caller, name: str, kind: str | None = None, what: str | None = None) -> Account:
+    """The owner of that name (of any kind, or of `kind`), if the caller may do its action there.
+
+    Raises `HubError`, 404 for what it may not see; `what` names that, by default the owner.
+    """
+    owner = find_account(session, name, kind)
+    what = what or f"{kind or 'owner'} {name}"
+    permit(caller, role_in(session, caller, owner), visible=False, what=what)
     if owner is None:
-        raise not_found(f"organisation {name}")
+        raise not_found(what)
     return owner
 
 

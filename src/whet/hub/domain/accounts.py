@@ -19,7 +19,7 @@ from whet.hub.answers import (
     TokenAnswer,
 )
 from whet.hub.archive.names import check_owner_name
-from whet.hub.domain.access import PREFIX, Caller, digest_of, find_account, organisation_for, permit
+from whet.hub.domain.access import PREFIX, Caller, digest_of, find_account, owner_for, permit
 from whet.hub.domain.audit import record
 from whet.hub.errors import HubError, not_found
 from whet.hub.policy import Role, Scope
@@ -171,7 +171,7 @@ def add_organisation(session: Session, caller: Caller, name: str, now: float) ->
 
 def members_of(session: Session, caller: Caller, owner: str) -> list[MemberAnswer]:
     """The members of an organisation with their roles, by name. Raises `HubError` where the caller may not see them."""
-    organisation = organisation_for(session, caller, owner)
+    organisation = owner_for(session, caller, owner, "organisation")
     query = select(Account.name, Membership.role).join(Membership, Membership.user_id == Account.id)
     members = session.execute(query.where(Membership.owner_id == organisation.id).order_by(Account.name))
     return [MemberAnswer(user=name, role=role) for name, role in members]
@@ -180,7 +180,7 @@ def members_of(session: Session, caller: Caller, owner: str) -> list[MemberAnswe
 def set_member(session: Session, caller: Caller, owner: str, user: str, role: Role, now: float) -> MemberAnswer:
     """Make a user a member, or change the role of one. Raises `HubError` for an unknown user, and where no owner would
     be left."""
-    organisation = organisation_for(session, caller, owner)
+    organisation = owner_for(session, caller, owner, "organisation")
     account = find_account(session, user, "user")
     if account is None or account.disabled_at is not None:
         raise not_found(f"user {user}")
@@ -198,7 +198,7 @@ def set_member(session: Session, caller: Caller, owner: str, user: str, role: Ro
 
 def remove_member(session: Session, caller: Caller, owner: str, user: str, now: float) -> None:
     """End a membership at once. Raises `HubError` where there is none, and where no owner would be left."""
-    organisation = organisation_for(session, caller, owner)
+    organisation = owner_for(session, caller, owner, "organisation")
     account = find_account(session, user, "user")
     row = session.get(Membership, (organisation.id, account.id)) if account is not None else None
     if row is None:

@@ -23,7 +23,7 @@ from whet.hub.domain.audit import record
 from whet.hub.domain.hub import MIB, Hub
 from whet.hub.domain.views import total_bytes
 from whet.hub.errors import HubError, not_found
-from whet.hub.policy import PUSH, Role
+from whet.hub.policy import PUSH
 from whet.hub.storage.tables import Account, ActionRow, EnvironmentRow, Push, StoredFile, Version
 
 CHUNK = 1 << 20
@@ -87,9 +87,8 @@ def _namespace(session: Session, caller: Caller, owner: str, name: str) -> tuple
     if account is not None:
         query = select(EnvironmentRow).where(EnvironmentRow.owner_id == account.id, EnvironmentRow.name == name)
         environment = session.scalar(query)
-    role = role_in(session, caller, account) if account is not None else Role.NONE
     public = environment is not None and environment.visibility == "PUBLIC"
-    permit(caller, role, visible=public, what=f"owner {owner}")
+    permit(caller, role_in(session, caller, account), visible=public, what=f"owner {owner}")
     if account is None:
         raise not_found(f"owner {owner}")
     return account, environment

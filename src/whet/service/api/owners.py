@@ -13,14 +13,14 @@ from sqlalchemy.orm import Session
 from whet import __version__
 from whet.hub.answers import Page, SecretAnswer
 from whet.hub.api.call import CallParameter, Owner, PartOfList, RequestBody, action
-from whet.hub.domain.access import permit
+from whet.hub.domain.access import owner_for, permit
 from whet.hub.domain.audit import record
 from whet.hub.policy import SELF
 from whet.hub.storage.database import database_now
 from whet.service.answers import RunnerAnswer, ServiceAnswer
 from whet.service.api.runs import OwnerName, SecretText, installed_environments, known_models
 from whet.service.domain import secrets
-from whet.service.domain.access import QUOTAS, RUNNERS, SECRETS, SEE, SEE_QUOTAS, owner_for
+from whet.service.domain.access import QUOTAS, RUNNERS, SECRETS, SEE, SEE_QUOTAS
 from whet.service.domain.fairness import decayed
 from whet.service.domain.runners import places, runner_view
 from whet.service.domain.usage import COUNTS, month_of, quota_of

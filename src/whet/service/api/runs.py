@@ -25,14 +25,14 @@ from whet.envs.identity.record import identify
 from whet.errors import ModelLoadError, WhetError
 from whet.hub import policy
 from whet.hub.api.call import CallParameter, HubRequest, Identity, RequestBody, Words, action
-from whet.hub.domain.access import Caller, version_for
+from whet.hub.domain.access import Caller, owner_for, version_for
 from whet.hub.errors import HubError, not_found
 from whet.hub.storage.database import database_now
 from whet.inference.model_names import PACKAGED, TINY, packaged_file
 from whet.records.directory import RUN_CONFIG
 from whet.service.deployments.folder import steps_of
 from whet.service.domain import runs
-from whet.service.domain.access import RUN, SEE, UPLOAD, owner_for, run_for, viewer_of
+from whet.service.domain.access import RUN, SEE, UPLOAD, run_for, viewer_of
 from whet.service.domain.runs import action_states, split_reference
 from whet.service.domain.secrets import MOST, check_names
 from whet.service.domain.submission import (

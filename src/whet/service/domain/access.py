@@ -54,21 +54,11 @@ def viewer_of(session: Session, caller: Caller) -> RequestUser:
     return RequestUser(user.name, caller.token.id, roles, caller.subject.scope or Scope.READ, user.is_admin)
 
 
-def owner_for(session: Session, caller: Caller, name: str) -> Account:
-    """The owner of that name, if the caller may do its action there. Raises `HubError`, 404 for what it may not see."""
-    owner = find_account(session, name)
-    role = role_in(session, caller, owner) if owner is not None else Role.NONE
-    permit(caller, role, visible=False, what=f"owner {name}")
-    if owner is None:
-        raise HubError("not_found", f"there is no owner {name} here, or this token may not see it.")
-    return owner
-
-
 def run_for(session: Session, caller: Caller, run: str) -> RunRow:
     """A run that the caller may do its action with. Raises `HubError`, 404 for what it may not see."""
     row = session.get(RunRow, run)
     owner = find_account(session, row.owner) if row is not None else None
-    role = role_in(session, caller, owner) if owner is not None else Role.NONE
+    role = role_in(session, caller, owner)
     permit(caller, role, visible=False, what=f"run {run}")
     assert row is not None, "without a run there is no role"
     if row.deleted_at is not None:

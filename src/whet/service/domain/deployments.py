@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from whet.hub.domain.access import Caller, find_account, permit, role_in
+from whet.hub.domain.access import Caller, find_account, owner_for, permit, role_in
 from whet.hub.domain.audit import record
 from whet.hub.errors import HubError, not_found
 from whet.hub.policy import Action, Role, Scope
@@ -111,9 +111,7 @@ def end(session: Session, caller: Caller, deployment: str, now: float) -> None:
     """Serve it no more. Its files go once its pending requests are answered. Raises `HubError`."""
     row = find(session, caller, deployment)
     if row.user != caller.name:
-        owner = find_account(session, row.owner)
-        role = role_in(session, caller, owner) if owner is not None else Role.NONE
-        permit(Caller(END_OTHERS, caller.token), role, visible=False, what=f"deployment {deployment}")
+        owner_for(session, Caller(END_OTHERS, caller.token), row.owner, what=f"deployment {deployment}")
     row.state, row.reason, row.deleted_at = "deleted", "", now
     record(session, caller.name, "deployment.delete", row.owner, row.id, now, {"model": model_id(row)})
 
@@ -164,7 +162,7 @@ def view(row: DeploymentRow, server: ServerStatus | None) -> DeploymentAnswer:
 def _permit(session: Session, caller: Caller, row: RunRow | DeploymentRow | None, what: str) -> None:
     """Raises `HubError`: the same for what does not exist, what is deleted, and what the caller may not see."""
     owner = None if row is None or row.deleted_at is not None else find_account(session, row.owner)
-    permit(caller, role_in(session, caller, owner) if owner is not None else Role.NONE, visible=False, what=what)
+    permit(caller, role_in(session, caller, owner), visible=False, what=what)
 
 
 def _check_name(session: Session, owner: str, base: str, name: str) -> None:

@@ -14,7 +14,7 @@ from whet.display.page.formats import size
 from whet.hub import policy
 from whet.hub.answers import AuditAnswer
 from whet.hub.api.call import action
-from whet.hub.domain.access import Caller, organisation_for, permit
+from whet.hub.domain.access import Caller, owner_for, permit
 from whet.hub.domain.audit import verify
 from whet.hub.pages.routes import PageCall
 from whet.hub.policy import Role
@@ -84,8 +84,5 @@ def _entries(session: Session, caller: Caller, owner: str, *, whole: bool) -> Se
         permit(Caller(policy.AUDIT, caller.token))
         return select(AuditEntry)
     owner = owner or caller.name
-    if owner == caller.name:
-        permit(caller, Role.OWNER)
-    else:
-        organisation_for(session, caller, owner)
+    owner_for(session, caller, owner)
     return select(AuditEntry).where(AuditEntry.owner == owner)

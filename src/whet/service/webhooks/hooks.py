@@ -9,11 +9,10 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from whet.hub.answers import Page
-from whet.hub.domain.access import Caller, find_account, permit, role_in
+from whet.hub.domain.access import Caller, owner_for, permit
 from whet.hub.domain.audit import record
 from whet.hub.domain.cipher import Cipher
 from whet.hub.errors import HubError, not_found
-from whet.hub.policy import Role
 from whet.service.answers import DeliveryAnswer, NewWebhookAnswer, WebhookAnswer
 from whet.service.storage.tables import Delivery, Webhook
 from whet.service.webhooks.addresses import AddressRefusedError, Network, check_url
@@ -35,7 +34,7 @@ def add(
     allowed: Sequence[Network] = (),
 ) -> NewWebhookAnswer:
     """A new webhook with its secret. Raises `HubError` (not_found, forbidden, invalid, too_many)."""
-    permit_in(session, caller, owner)
+    owner_for(session, caller, owner)
     try:
         target = check_url(url, allowed)
     except AddressRefusedError as error:
@@ -63,7 +62,7 @@ def add(
 
 def of_owner(session: Session, caller: Caller, owner: str) -> list[WebhookAnswer]:
     """An owner's webhooks, oldest first."""
-    permit_in(session, caller, owner)
+    owner_for(session, caller, owner)
     query = select(Webhook).where(Webhook.owner == owner, Webhook.deleted_at.is_(None))
     return [
         WebhookAnswer.model_validate(row) for row in session.scalars(query.order_by(Webhook.created_at, Webhook.id))
@@ -95,14 +94,5 @@ def find(session: Session, caller: Caller, identity: str) -> Webhook:
     if row is None or row.deleted_at is not None:
         permit(caller, visible=False, what=what)
         raise not_found(what)
-    permit_in(session, caller, row.owner, what)
+    owner_for(session, caller, row.owner, what=what)
     return row
-
-
-def permit_in(session: Session, caller: Caller, owner: str, what: str | None = None) -> None:
-    """Raises `HubError` unless the caller may do its action in this namespace."""
-    account = find_account(session, owner)
-    role = role_in(session, caller, account) if account is not None else Role.NONE
-    permit(caller, role, visible=False, what=what or f"owner {owner}")
-    if account is None:
-        raise not_found(what or f"owner {owner}")
