@@ -182,3 +182,15 @@ def test_what_contributing_names_to_add_one_more_of_a_kind_exists() -> None:
     named = set(re.findall(r"`((?:src|tests|docs)/[\w./]+)`", table))
     assert len(named) > 10
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+def test_the_architecture_page_names_the_folders_of_the_rooms() -> None:
+    """Parts of `rl` have a map of their own, those of `cli` are its commands'."""
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    folders: dict[str, set[str]] = {}
+    for room, folder in re.findall(r"^src/whet/(\w+)/(\w+)/", tracked, re.MULTILINE):
+        if room not in ("rl", "cli"):
+            folders.setdefault(room, set()).add(folder)
+    block = (ROOT / "docs" / "architecture.md").read_text().split("Folders of a room")[1].split("```")[1]
+    rows = (line.split("/", 1) for line in block.strip().splitlines())
+    assert {room: set(re.split(r", ", names.strip())) for room, names in rows} == folders
