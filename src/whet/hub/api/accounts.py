@@ -89,16 +89,13 @@ def add_token(call: CallParameter, body: NewToken) -> answers.NewTokenAnswer:
 @action(policy.SELF)
 def revoke_current_token(call: CallParameter) -> None:
     with call.write() as (session, caller):
-        permit(caller)
-        assert caller.token is not None
-        accounts.revoke_token(session, caller, caller.token.id, call.hub.clock())
+        accounts.revoke_token(session, caller, caller.known_token.id, call.hub.clock())
 
 
 @router.delete("/tokens/{token}", status_code=204)
 @action(policy.TOKENS)
 def revoke_token(call: CallParameter, token: Identity) -> None:
     with call.write() as (session, caller):
-        permit(caller)
         accounts.revoke_token(session, caller, token, call.hub.clock())
 
 

@@ -33,10 +33,15 @@ class Caller:
         return self.token.user.name if self.token is not None else ""
 
     @property
-    def known(self) -> Account:
-        """The user, on routes that no request without a token reaches."""
+    def known_token(self) -> TokenRow:
+        """The token, on routes that no request without one reaches."""
         assert self.token is not None
-        return self.token.user
+        return self.token
+
+    @property
+    def known(self) -> Account:
+        """The user, on the same routes."""
+        return self.known_token.user
 
     @property
     def subject(self) -> Requester:

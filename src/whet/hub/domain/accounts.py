@@ -116,8 +116,7 @@ def revoke_all(session: Session, user: Account, now: float) -> None:
 def add_token(session: Session, caller: Caller, name: str, scope: Scope, days: int, now: float) -> NewTokenAnswer:
     """A further token of the caller, valid for `days`. Raises `HubError` for a scope above the caller's."""
     permit(caller)
-    assert caller.token is not None
-    if scope > caller.token.scope:
+    if scope > caller.known_token.scope:
         raise HubError("forbidden", f"this token's scope is below '{scope.name.lower()}'.")
     row, text = issue(session, caller.known, name, scope, days * DAY_S, now)
     return NewTokenAnswer(**TokenAnswer.model_validate(row).model_dump(), token=text)
@@ -125,6 +124,7 @@ def add_token(session: Session, caller: Caller, name: str, scope: Scope, days: i
 
 def revoke_token(session: Session, caller: Caller, token_id: str, now: float) -> None:
     """A token of the caller, and the sessions that were made with it, end at once."""
+    permit(caller)
     row = session.get(TokenRow, token_id)
     if row is None or row.user_id != caller.known.id or row.revoked_at is not None:
         raise not_found(f"token {token_id}")
@@ -148,15 +148,14 @@ def tokens_of(session: Session, caller: Caller, now: float) -> list[TokenAnswer]
 def whoami(session: Session, caller: Caller) -> Identity:
     """The caller: name, scope, token, and roles in namespaces, the caller's own first."""
     permit(caller)
-    assert caller.token is not None
     query = select(Account.name, Membership.role).join(Membership, Membership.owner_id == Account.id)
     memberships = session.execute(query.where(Membership.user_id == caller.known.id).order_by(Account.name))
     roles = [MembershipAnswer(owner=name, role=role) for name, role in memberships]
     return Identity(
         user=caller.name,
         is_admin=caller.known.is_admin,
-        scope=caller.token.scope,
-        token=OwnToken.model_validate(caller.token),
+        scope=caller.known_token.scope,
+        token=OwnToken.model_validate(caller.known_token),
         owners=[MembershipAnswer(owner=caller.name, role="owner"), *roles],
     )
 

@@ -99,11 +99,10 @@ def decide(
 ) -> DecisionAnswer:
     """Approve or refuse a login. The new token has at most the scope of the one that approves."""
     permit(caller)
-    assert caller.token is not None
     row = waiting(session, sender, caller, user_code, now)
     row.state = "approved" if approve else "denied"
     row.user_id = caller.known.id
-    row.scope = min(row.scope, caller.token.scope)
+    row.scope = min(row.scope, caller.known_token.scope)
     return DecisionAnswer.model_validate(row)
 
 

@@ -20,7 +20,7 @@ from whet.dashboard.pages.rendering import PageRoute, render_page, root_of
 from whet.hub import policy
 from whet.hub.api.call import COOKIE, HubRequest, Identity, Name, Owner, VersionName, Words, action, call_for
 from whet.hub.domain import accounts, actions, devices, environments
-from whet.hub.domain.access import Caller, environment_for, identify, permit, role_in, version_for
+from whet.hub.domain.access import Caller, environment_for, identify, role_in, version_for
 from whet.hub.domain.views import action_view, environment_views, latest, version_view
 from whet.hub.errors import HubError
 from whet.hub.policy import Role, Scope
@@ -148,11 +148,10 @@ def log_in(call: PageCall, token: Text, next: Text = "") -> Response:
     try:
         with call.hub.database.write() as session:
             caller = identify(session, token.strip(), call.action, now)
-            assert caller.token is not None
-            lifetime = min(accounts.SESSION_S, caller.token.expires_at - now)
-            scope = Scope(caller.token.scope)
+            lifetime = min(accounts.SESSION_S, caller.known_token.expires_at - now)
+            scope = Scope(caller.known_token.scope)
             _, text = accounts.issue(
-                session, caller.known, "session", scope, lifetime, now, kind="session", parent=caller.token
+                session, caller.known, "session", scope, lifetime, now, kind="session", parent=caller.known_token
             )
     except HubError as error:
         return render(call.request, "login.html", None, {"message": str(error), "next": next}, error.status)
@@ -166,9 +165,7 @@ def log_in(call: PageCall, token: Text, next: Text = "") -> Response:
 @action(policy.SELF)
 def log_out(call: PageCall) -> Response:
     with call.write() as (session, caller):
-        permit(caller)
-        assert caller.token is not None
-        accounts.revoke_token(session, caller, caller.token.id, call.hub.clock())
+        accounts.revoke_token(session, caller, caller.known_token.id, call.hub.clock())
     answer = RedirectResponse(root(call), status_code=303)
     answer.delete_cookie(COOKIE)
     return answer

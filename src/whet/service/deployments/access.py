@@ -79,8 +79,7 @@ class TokenAccess:
         try:
             with self._database.read() as session:
                 caller = identify(session, key, SEE, database_now(session))
-                assert caller.token is not None
-                return TokenUser(caller.name, caller.token.id, owners_of(session, caller))
+                return TokenUser(caller.name, caller.known_token.id, owners_of(session, caller))
         except HubError as error:
             if error.code == "unauthenticated":
                 raise RequestError(str(error), status=401) from None

@@ -50,8 +50,7 @@ def viewer_of(session: Session, caller: Caller) -> RequestUser:
     query = select(Account.name, Membership.role).join(Membership, Membership.owner_id == Account.id)
     roles = {name: Role(role) for name, role in session.execute(query.where(Membership.user_id == user.id))}
     roles[user.name] = Role.OWNER
-    assert caller.token is not None
-    return RequestUser(user.name, caller.token.id, roles, caller.subject.scope or Scope.READ, user.is_admin)
+    return RequestUser(user.name, caller.known_token.id, roles, caller.subject.scope or Scope.READ, user.is_admin)
 
 
 def run_for(session: Session, caller: Caller, run: str) -> RunRow:
