@@ -113,7 +113,7 @@ def test_resume_after_a_stop_during_reflection_equals_an_uninterrupted_search(wa
 def test_the_description_of_a_tool_is_found_in_the_same_way(warm: Any, tmp_path: Path) -> None:
     with models(0) as two:
         words = two.command("--components", "tools")
-        words[words.index("--env-args") + 1] = json.dumps({"seed": 0, "kinds": KINDS, "tool": True})
+        words[words.index("-a") + 1] = json.dumps({"seed": 0, "kinds": KINDS, "tool": True})
         printed = warm.run(*words, cwd=tmp_path)
         (found,) = json.loads((tmp_path / "runs" / "planted" / "best_components.json").read_text()).items()
         assert found[0] == "tool:look_up"
