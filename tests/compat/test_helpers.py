@@ -15,7 +15,7 @@ import pytest
 import whet
 from whet.clients.config import ClientConfig, EndpointConfig
 from whet.clients.usage import context_tokens
-from whet.compat import clients, messages, metrics, names, paths, results
+from whet.compat import clients, messages, metrics, names, results
 from whet.errors import DatasetError
 from whet.rollouts.generate import GenerateOutputsBuilder
 from whet.types import Response, ResponseMessage, Usage
@@ -322,27 +322,28 @@ def test_the_newest_evaluation_that_is_not_complete_is_found(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     metadata = {"env_id": "e", "model": "o/m", "num_examples": 2, "rollouts_per_example": 1}
     for index, rows in enumerate([1, 1, 2]):
-        run = paths.get_eval_runs_dir("e", "o/m") / str(index)
+        run = results.get_eval_runs_dir("e", "o/m") / str(index)
         run.mkdir(parents=True)
         (run / "metadata.json").write_text(json.dumps(metadata))
         (run / "results.jsonl").write_text('{"example_id": 0}\n' * rows + '{"torn')
         os.utime(run, (index, index))
-    found = paths.find_latest_incomplete_eval_results_path("e", "o/m", 2, 1)
+    found = results.find_latest_incomplete_eval_results_path("e", "o/m", 2, 1)
     assert found is not None
     assert found.name == "1"
-    assert paths.find_latest_incomplete_eval_results_path("e", "o/m", 1, 1) is None
-    assert paths.find_latest_incomplete_eval_results_path("e", "other", 2, 1) is None
+    assert results.find_latest_incomplete_eval_results_path("e", "o/m", 1, 1) is None
+    assert results.find_latest_incomplete_eval_results_path("e", "other", 2, 1) is None
 
 
 def test_results_of_a_local_environment_are_stored_in_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert paths.get_eval_runs_dir("my-env", "m") == Path("outputs/evals/my-env--m")
+    assert results.get_eval_runs_dir("my-env", "m") == Path("outputs/evals/my-env--m")
     Path("environments/my_env").mkdir(parents=True)
-    assert paths.get_gepa_results_path("my-env", "a/b").parent == Path("environments/my_env/outputs/gepa/my-env--a--b")
+    path = results.get_gepa_results_path("my-env", "a/b")
+    assert path.parent == Path("environments/my_env/outputs/gepa/my-env--a--b")
 
 
 def test_a_temporary_file_holds_what_it_is_given():
-    path = Path(paths.write_temp_file("ä", suffix=".py"))
+    path = Path(results.write_temp_file("ä", suffix=".py"))
     try:
         assert (path.read_text(encoding="utf-8"), path.suffix) == ("ä", ".py")
     finally:

@@ -125,7 +125,10 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "whet.calls:maybe_await",
         f"{_HERE}.names:NullAsyncContext,NullContext,maybe_call_with_named_args,maybe_semaphore,with_sem",
     ),
-    "verifiers.utils.client_utils": (f"{_HERE}.clients",),
+    "verifiers.utils.client_utils": (
+        f"{_HERE}.clients:ClientConfig,load_prime_config,resolve_client_config,resolve_client_configs,"
+        "setup_anthropic_client,setup_http_client,setup_openai_client",
+    ),
     "verifiers.utils.config_utils": ("whet:ensure_keys,MissingKeyError",),
     "verifiers.utils.data_utils": (
         "whet.parsers.parser:extract_boxed_answer,extract_hash_answer",
@@ -138,15 +141,18 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ),
     "verifiers.utils.env_utils": ("whet:load_environment",),
     "verifiers.scripts": (),
-    "verifiers.scripts.eval": (f"{_HERE}.evaluations:get_env_eval_defaults,load_endpoints",),
-    "verifiers.utils.eval_utils": (f"{_HERE}.names:quiet_datasets", f"{_HERE}.evaluations:load_endpoints"),
+    "verifiers.scripts.eval": (f"{_HERE}.clients:get_env_eval_defaults,load_endpoints",),
+    "verifiers.utils.eval_utils": (f"{_HERE}.names:quiet_datasets", f"{_HERE}.clients:load_endpoints"),
     "verifiers.utils.logging_utils": (
         "whet.system.logs",
         f"{_HERE}.names:JsonFormatter,print_size,print_time,quiet_verifiers,truncate",
     ),
     "verifiers.utils.message_utils": ("whet.messages:normalize_messages", f"{_HERE}.messages"),
     "verifiers.utils.metric_utils": (f"{_HERE}.metrics",),
-    "verifiers.utils.path_utils": (f"{_HERE}.paths",),
+    "verifiers.utils.path_utils": (
+        f"{_HERE}.results:find_latest_incomplete_eval_results_path,get_eval_results_path,get_eval_runs_dir,"
+        "get_gepa_results_path,get_results_path,is_valid_eval_results_path,write_temp_file",
+    ),
     "verifiers.utils.response_utils": (
         f"{_HERE}.names:parse_response_message,parse_response_messages,parse_response_tokens",
     ),
@@ -155,7 +161,9 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "whet.rollouts.results:state_to_output",
         "whet.rollouts.row_log:load_outputs",
         f"{_HERE}.metrics:extract_usage_tokens",
-        f"{_HERE}.results",
+        f"{_HERE}.results:get_hf_hub_dataset_name,is_json_serializable,make_dataset,make_serializable,"
+        "push_results_to_hf_hub,sanitize_metadata,save_metadata,save_new_outputs,save_outputs,states_to_outputs,"
+        "validate_resume_metadata",
     ),
     "verifiers.utils.threaded_sandbox_client": (f"{_HERE}.hosted_sandboxes:ThreadedAsyncSandboxClient",),
     "verifiers.utils.tool_utils": (f"{_HERE}.names:VALID_TOOL_CONTENT_PART_TYPES,is_valid_tool_content_parts",),

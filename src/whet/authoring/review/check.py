@@ -16,8 +16,16 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from whet.authoring.review.about_rewards import mean_rewards, review_rewards
-from whet.authoring.review.about_runs import last_started, review_files, review_import, review_load, review_rows
+from whet.authoring.review.about_runs import (
+    first_of,
+    last_started,
+    mean_rewards,
+    review_files,
+    review_import,
+    review_load,
+    review_rewards,
+    review_rows,
+)
 from whet.authoring.review.findings import SEVERITIES, Finding, Report, Severity, ordered
 from whet.authoring.review.isolation import Ran, run
 from whet.authoring.review.observations import BatchCost, Closed, Event, Loaded, Read, Rolled, Rows
@@ -70,7 +78,7 @@ def check_environment(
         return run(what, request, timeout_s=left, hash_seed=hash_seed, sandbox=sandbox, readable=readable)
 
     imported = ran("import", HASH_SEEDS[0])
-    read = next((event for event in imported.events if isinstance(event, Read)), None)
+    read = first_of(Read, imported.events)
     findings += review_files(imported.events, imported.ended)
     findings += review_import(imported.events, imported.printed, imported.ended) if read is not None else []
     first, facts = Ran((), "", None), {}
@@ -108,7 +116,7 @@ def facts_of(events: tuple[Event, ...]) -> dict[str, Any]:
 
 def _ending(ran: Ran) -> list[Finding]:
     """A process that did not get to the end, after it had loaded the environment."""
-    loaded = next((event for event in ran.events if isinstance(event, Loaded)), None)
+    loaded = first_of(Loaded, ran.events)
     closed = any(isinstance(event, Closed) for event in ran.events)
     failed = loaded is not None and loaded.error is not None
     if loaded is None or ((failed or closed) and ran.ended is None):
