@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from whet.authoring.workspace import examples_folder
+from whet.authoring.scaffold import examples_folder
 from whet.config import Option
 from whet.errors import ConfigError
 from whet.gateway.serve import address_of, listen

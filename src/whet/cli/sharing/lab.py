@@ -56,7 +56,7 @@ def setup(
       whet lab setup
       whet lab setup ~/work --template empty
     """
-    from whet.authoring.workspace import set_up
+    from whet.authoring.scaffold import set_up
 
     made = set_up(folder.expanduser(), template)
     if json_output:
