@@ -28,13 +28,13 @@ from whet.records.tail import last_row
 from whet.service.deployments.folder import DeploymentFolder, source_of, take
 from whet.service.domain.access import RequestUser
 from whet.service.domain.deployments import WITH_WEIGHTS
-from whet.service.domain.fairness import Amount, RunnerCapacity, share_of
+from whet.service.domain.fairness import Amount, RunnerCapacity
 from whet.service.domain.queue import line, waiting_runs
 from whet.service.domain.runners import places
 from whet.service.domain.runs import ENDED, trials_of
-from whet.service.domain.usage import IN_PROGRESS, exhausted, shares_of
+from whet.service.domain.usage import IN_PROGRESS
 from whet.service.runner.folders import RunFolder, read_object
-from whet.service.storage.tables import AttemptRow, Quota, RunRow
+from whet.service.storage.tables import AttemptRow, RunRow
 from whet.system import untrusted
 
 RECENTLY_S = 30.0
@@ -316,22 +316,10 @@ class QueueWait:
 def waits(session: Session, now: float) -> dict[str, QueueWait]:
     """By run, for every run in the queue."""
     rows = waiting_runs(session)
-    trials = trials_of(session, rows)
+    able, held_back = line(session, now, rows, trials_of(session, rows))
     here = places(session, now)
-    ordered = line(session, now, rows, trials)
-    answer = {one.run: QueueWait(number, _why(one.needs, here, number)) for number, one in enumerate(ordered, start=1)}
-    limits = {row.owner: row.running for row in session.scalars(select(Quota)) if row.running is not None}
-    pairs = {(row.owner, row.user) for row in rows}
-    shares = shares_of(session, {name for pair in pairs for name in pair}, now)
-    used_up = {pair: exhausted(session, *pair, now) for pair in pairs}
-    for row in rows:
-        if row.id not in answer:
-            why = trials[row.id].failed or trials[row.id].waits or used_up[row.owner, row.user]
-            both = (row.owner, row.user)
-            full = (name for name in both if share_of(shares, name).running >= limits.get(name, 1 << 60))
-            name = next(full, row.owner)
-            answer[row.id] = QueueWait(None, why or f"{name} has {limits.get(name)} runs in progress, its limit")
-    return answer
+    answer = {one.run: QueueWait(number, _why(one.needs, here, number)) for number, one in enumerate(able, start=1)}
+    return answer | {run: QueueWait(None, reason) for run, reason in held_back.items()}
 
 
 def _why(needs: Amount, here: list[RunnerCapacity], number: int) -> str:

@@ -113,7 +113,8 @@ class Listener:
 
 def when_closed(descriptor: int, then: Callable[[], object]) -> None:
     """Call `then` from a thread once the pipe's other end, to which nothing is ever written, is closed."""
-    os.set_inheritable(descriptor, False)
+    if descriptor:  # standard input stays that of this process's children
+        os.set_inheritable(descriptor, False)
 
     def watch() -> None:
         os.read(descriptor, 1)

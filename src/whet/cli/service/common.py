@@ -46,16 +46,9 @@ def service_run(run: str, hub: str | None = None) -> Iterator[tuple[HubClient, S
 
 def is_of_service(run: str) -> bool:
     """Whether a RUN is none of this machine, and there is a service to ask."""
-    from whet.service.client.runs import is_of_service as found
+    from whet.service.client import runs
 
-    return found(run)
-
-
-def service_is_set() -> bool:
-    """Whether this machine knows a service, or at least a hub."""
-    from whet.service.client.connection import service_is_set as found
-
-    return found()
+    return runs.is_of_service(run)
 
 
 def run_facts(run: SubmittedRun, url: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +22,7 @@ from whet.rl.learner.config import LoraConfig
 from whet.rl.storage.checkpoints import copy_verified
 from whet.rl.stored.export import export_checkpoint
 from whet.service.deployments.folder import DeploymentFolder, base_directory, digest_of
+from whet.system.children import when_closed
 from whet.system.files import replace_directory, write_whole
 
 
@@ -60,15 +60,9 @@ def _copy_adapter(folder: DeploymentFolder, base: Path, target: Path) -> None:
     (target / config.name).write_text(json.dumps(described), encoding="utf-8")
 
 
-def _end_with_parent() -> None:
-    while os.read(0, 1):  # until the process that started this one is gone
-        pass
-    os._exit(3)
-
-
 def main() -> int:
     folder = Path(sys.argv[1])
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    when_closed(0, lambda: os._exit(3))  # with the process that started this one
     for left in folder.glob(".*"):  # by one that was killed
         shutil.rmtree(left, ignore_errors=True)
     try:

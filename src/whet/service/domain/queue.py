@@ -14,9 +14,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
-from whet.service.domain.fairness import Amount, Waiting, in_order, next_run, share_of
+from whet.service.domain.fairness import Amount, Share, Waiting, in_order, next_run, share_of
 from whet.service.domain.runners import alive, places
-from whet.service.domain.runs import CLEAR, ENDED, Trial, trials_of
+from whet.service.domain.runs import ENDED, Trial, trials_of
 from whet.service.domain.usage import IN_PROGRESS, charge, exhausted, over_cap, shares_of
 from whet.service.storage.tables import AttemptRow, Quota, RunnerRow, RunRow
 from whet.service.webhooks.deliveries import enqueue
@@ -79,7 +79,8 @@ def claim(session: Session, runner: str, now: float, lease_s: float = LEASE_S) -
     waiting = waiting_runs(session)
     trials = trials_of(session, waiting)
     _refuse_failed(session, trials, now)
-    chosen = next_run(line(session, now, waiting, trials), places(session, now), runner, now)
+    able, _ = line(session, now, waiting, trials)
+    chosen = next_run(able, places(session, now), runner, now)
     if chosen is None:
         return None
     row = session.get_one(RunRow, chosen)
@@ -115,24 +116,31 @@ def claim(session: Session, runner: str, now: float, lease_s: float = LEASE_S) -
     return Claim(held, row)
 
 
-def line(session: Session, now: float, waiting: Sequence[Any], trials: Mapping[str, Trial]) -> Iterator[Waiting]:
-    """Of the `waiting_runs` those that may start, in the order in which they will."""
+def line(
+    session: Session, now: float, waiting: Sequence[Any], trials: Mapping[str, Trial]
+) -> tuple[Iterator[Waiting], dict[str, str]]:
+    """Of the `waiting_runs` those that may start, in the order in which they will; by run, why the others may not."""
     pairs = {(row.owner, row.user) for row in waiting}
     shares = shares_of(session, {name for pair in pairs for name in pair}, now)
     limits = {row.owner: row.running for row in session.scalars(select(Quota)) if row.running is not None}
-    able_pairs = {
-        pair
-        for pair in pairs
-        if not exhausted(session, *pair, now)
-        and all(share_of(shares, name).running < limits.get(name, 1 << 60) for name in pair)
-    }
-    trials = trials_of(session, waiting)
-    able = [
-        Waiting(row.id, row.owner, row.priority, row.queued_at, Amount.of(row.needs), row.user)
-        for row in waiting
-        if (row.owner, row.user) in able_pairs and trials[row.id] == CLEAR
-    ]
-    return in_order(able, shares)
+    reasons = {pair: exhausted(session, *pair, now) or _full(pair, shares, limits) for pair in pairs}
+    able, held_back = [], {}
+    for row in waiting:
+        trial = trials[row.id]
+        if reason := trial.failed or trial.waits or reasons[row.owner, row.user]:
+            held_back[row.id] = reason
+        else:
+            needs = Amount.of(row.needs)
+            able.append(Waiting(row.id, row.owner, row.priority, row.queued_at, needs, row.user))
+    return in_order(able, shares), held_back
+
+
+def _full(pair: tuple[str, str], shares: Mapping[str, Share], limits: Mapping[str, int]) -> str:
+    """Which of an owner and a user has as many runs in progress as it may, in words; empty if none."""
+    for name in pair:
+        if name in limits and share_of(shares, name).running >= limits[name]:
+            return f"{name} has {limits[name]} runs in progress, its limit"
+    return ""
 
 
 def _refuse_failed(session: Session, trials: Mapping[str, Trial], now: float) -> None:

@@ -27,6 +27,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from whet.authoring.install import Pip, install_sources
 from whet.errors import ConfigError, WhetError
 from whet.system import untrusted
+from whet.system.children import when_closed
 
 BOOT = """import json, runpy, sys
 given = json.loads(sys.argv.pop(1))
@@ -154,15 +155,9 @@ def _with_login_in_file(order: dict[str, Any]) -> str | None:
     return urlunsplit(split._replace(netloc=split.netloc.rpartition("@")[2]))
 
 
-def _end_with_parent() -> None:
-    while os.read(0, 1):
-        pass
-    os._exit(3)
-
-
 def main() -> int:
     order = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    when_closed(0, lambda: os._exit(3))
     try:
         build(order)
     except WhetError as error:
