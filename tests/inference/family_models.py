@@ -20,7 +20,7 @@ SIZES: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 WINDOW = 5
 SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
 LLAMA3 = {

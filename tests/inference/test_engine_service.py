@@ -18,8 +18,9 @@ from whet.inference.decoding.decoder import Decoder
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.limits import EngineLimits
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
-from whet.inference.weights.model_weights import packed_tensors, read_safetensors
+from whet.inference.weights.model_weights import packed_tensors
 from whet.inference.weights.packed_file import take_unread, write_packed
+from whet.inference.weights.safetensors_files import read_safetensors
 
 Checkpoints = Callable[[str], tuple[Path, Any]]
 Reference = Callable[..., torch.Tensor]

@@ -16,7 +16,7 @@ from whet.clients.config import ClientConfig
 from whet.clients.endpoints import DEFAULT_FILE, find_endpoint
 from whet.config import Option, StrictModel, options_of
 from whet.envs.identity.ids import label_of
-from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN
+from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, DTYPE_HELP, EngineDtype
 from whet.inference.model_names import MODEL_HELP
 
 ModelName = Annotated[
@@ -48,7 +48,7 @@ EnvFiles = Annotated[
 MaxConcurrent = Annotated[int, Option("-c"), Field(ge=1, description="Rollouts in flight at once.")]
 Timeout = Annotated[float | None, Option(metavar="SECONDS"), Field(gt=0, description="Seconds a rollout may take.")]
 Offline = Annotated[bool, Field(description="Reach nothing outside this machine.")]
-Dtype = Annotated[Literal["float32", "bfloat16"], Field(description="Precision of a model run here.")]
+Dtype = Annotated[EngineDtype, Field(description=DTYPE_HELP)]
 Device = Annotated[str, Field(pattern=DEVICE_PATTERN, description=f"Of a model run here: {DEVICE_HELP}")]
 EngineName = Annotated[
     Literal["embedded", "vllm"],

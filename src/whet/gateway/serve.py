@@ -17,7 +17,7 @@ from pydantic import Field
 
 from whet.config import Option, StrictModel
 from whet.errors import ConfigError
-from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, check_device
+from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, DTYPE_HELP, EngineDtype, check_device
 from whet.inference.model_names import MODEL_HELP
 from whet.system.env_files import find_key
 from whet.system.offline import is_loopback
@@ -56,7 +56,7 @@ class ServeConfig(StrictModel):
     engine: Literal["embedded", "vllm"] = Field(
         "embedded", description="What computes it: whet's own engine, or a vLLM server that whet starts and ends."
     )
-    dtype: str = Field("float32", pattern="^(float32|bfloat16)$", description="float32 or bfloat16.")
+    dtype: EngineDtype = Field("float32", description=DTYPE_HELP)
     device: str = Field("auto", pattern=DEVICE_PATTERN, description=f"Where the model computes: {DEVICE_HELP}")
     threads: int | None = Field(None, ge=1, description="CPU threads; torch's own choice if absent.")
 

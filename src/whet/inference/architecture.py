@@ -224,6 +224,8 @@ def _unsupported(config: dict[str, Any], family: Family, arch: Architecture) -> 
         reasons.append(f"layers with {' and '.join(sorted(kinds))}")
     if arch.activation not in ACTIVATIONS or (arch.experts is not None and arch.activation != "silu"):
         reasons.append(f"the activation {arch.activation!r}")
+    if arch.experts is not None and (arch.hidden_size % 8 or arch.experts.intermediate_size % 8):
+        reasons.append(f"experts of width {arch.experts.intermediate_size} and {arch.hidden_size}, not multiples of 8")
     for key in ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"):
         if config.get(key):
             reasons.append(key)

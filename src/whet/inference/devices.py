@@ -12,10 +12,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from whet.errors import ConfigError
 
 DEVICE_PATTERN = r"^(auto|cpu|mps|cuda(:[0-9]+)?)$"
+EngineDtype: TypeAlias = Literal["float32", "bfloat16", "packed"]
+DTYPE_HELP = "Of a model run here: float32, bfloat16, or packed: a GGUF file's matrices stay in its blocks."
 DEVICE_HELP = "auto (cuda, then mps where it can, else cpu), cpu, cuda, cuda:N or mps."
 
 

@@ -59,8 +59,10 @@ class EmbeddedEngine(Engine):
         record_experts: bool = False,
         record_kept: bool = False,
         repeatable: bool = True,
+        adapter: Path | None = None,
     ) -> None:
-        """`named` are the model's weights; of another family it is the model, which becomes the engine's own.
+        """`named` are the model's weights; of another family it is the model, which becomes the engine's own. With
+        `adapter`, the directory of one, they are those of the base that it is put onto.
 
         `decode_text` is needed for stop strings only; `seed` fixes the draws of requests that bring none.
 
@@ -76,13 +78,13 @@ class EmbeddedEngine(Engine):
         self.version = 0
         self.settle: Settle = let_others_run  # between decode steps; another one makes batches independent of timing
         self.stats = EngineStats()
-        self._merged = False  # whether the weights in use are the base with an adapter in it
+        self._merged = adapter is not None  # whether the weights in use are the base with an adapter in it
         self._adapters: dict[str, LoadedAdapter] = {}
         self._decode_text = decode_text
         self._seed = secrets.randbits(63) if seed is None else seed
         kv_bytes = limits.kv_bytes or device_memory(self.device) // 4
         self._cache, self._bytes_per_token, self._weight_loader, self._decoder = engine_parts(
-            arch, named, dtype=dtype, device=self.device, record_experts=record_experts
+            arch, named, dtype=dtype, device=self.device, record_experts=record_experts, adapter=adapter
         )
         self._token_budget = kv_bytes // self._bytes_per_token
         self._scheduler = Scheduler(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from whet.inference.policy_client import PolicyClient
     from whet.inference.protocol import Engine
     from whet.inference.rendering.chat_renderer import ChatRenderer
-    from whet.inference.weights.model_weights import NamedWeights
+    from whet.inference.weights.safetensors_files import NamedWeights
 
 _log = logging.getLogger(__name__)
 _announced: set[Path] = set()
@@ -75,7 +75,8 @@ def load_policy(
     Args:
         model: `whet/tiny` ships with the package; a directory wins over a Hugging Face id of the same name. A directory
             with a PEFT adapter is merged onto the base model that it names. Or what `read_model` made of one.
-        dtype: `float32` (exact: agrees with the learner) or `bfloat16`.
+        dtype: `float32` (exact: agrees with the learner), `bfloat16`, or `packed`: the matrices of a GGUF file stay in
+            its blocks, and are computed with in float32, on CUDA in bfloat16.
         device: `auto` (CUDA, then MPS where it can, else CPU), `cpu`, `cuda`, `cuda:N` or `mps`.
         threads: torch threads; default: leave as it is.
         max_context: tokens of prompt and answer together; default: the model's own limit.
@@ -94,10 +95,13 @@ def load_policy(
         from whet.inference.embedded import EmbeddedEngine
         from whet.inference.limits import EngineLimits
         from whet.inference.policy_client import PolicyClient
+        from whet.inference.weights.gguf_tensors import GGUFTensors
     except ModuleNotFoundError as error:
         raise _missing(error) from error
 
+    on = choose_device(device)
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    dtypes["packed"] = torch.bfloat16 if on.startswith("cuda") else torch.float32
     if dtype not in dtypes:
         raise ModelLoadError(f"dtype must be one of {', '.join(dtypes)}, not {dtype!r}")
     if threads is not None:
@@ -105,9 +109,10 @@ def load_policy(
     files = read_model(model) if isinstance(model, str) else model
     engine = EmbeddedEngine(
         files.arch,
-        _weights(files, dtypes[dtype]),
+        _weights(files, dtypes[dtype]) if dtype != "packed" else GGUFTensors.of(files.base or files.path),
         dtype=dtypes[dtype],
-        device=choose_device(device),
+        device=on,
+        adapter=files.path if dtype == "packed" and files.base is not None else None,
         limits=EngineLimits(max_rows=max_rows, kv_bytes=kv_bytes, max_context=max_context),
         decode_text=files.renderer.decode,
         seed=seed,

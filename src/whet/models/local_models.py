@@ -70,8 +70,8 @@ def get_model(model: str) -> Path:
 def describe(model: str | Path) -> dict[str, Any]:
     """What `whet model show` prints of any name of a model, or of a PEFT adapter. Raises `ModelLoadError`."""
     directory = resolve_model(str(model))
-    weights = sorted(directory.glob("*.safetensors"))
-    tensors = [tensor for file in weights for tensor in _tensors(file)]
+    tensors = [tensor for file in sorted(directory.glob("*.safetensors")) for tensor in _tensors(file)]
+    tensors = tensors or gguf_cache.indexed(directory)
     files: dict[str, Any] = {
         "parameters": sum(size for size, _ in tensors),
         "dtype": ", ".join(sorted({dtype for _, dtype in tensors})),
@@ -82,7 +82,7 @@ def describe(model: str | Path) -> dict[str, Any]:
         named = {"model": str(model), "path": str(directory), "adapter_of": str(base), "rank": adapter.get("r")}
         return named | files
     config = read_json(directory / "config.json", "a model")
-    if not weights:
+    if not tensors:
         raise ModelLoadError(f"{directory}: there are no weights (no *.safetensors).")
     tokenizer = read_json(directory / "tokenizer.json", "a model")
     sizes = _with_usual_keys(config)

@@ -81,12 +81,13 @@ def test_replayed_experts_keep_router_probabilities() -> None:
 
 
 def test_tokens_come_back_in_their_order_whoever_computed_them() -> None:
-    """Expert e multiplies by e + 1: gate and up of a single unit, silu(30) = 30 to rounding."""
-    gate_up, down = torch.zeros(3, 1, 2), torch.tensor([1.0, 2.0, 3.0]).view(3, 1, 1) / 30
-    gate_up[:, 0, 0], gate_up[:, 0, 1] = 30.0, 1.0
+    """Expert e multiplies by e + 1: gate and up of one unit of eight, silu(30) = 30 to rounding."""
+    gate_up, down = torch.zeros(3, 8, 16), torch.zeros(3, 8, 8)
+    gate_up[:, 0, 0], gate_up[:, 0, 8] = 30.0, 1.0
+    down[:, 0, 0] = torch.tensor([1.0, 2.0, 3.0]) / 30
     chosen, weights = torch.tensor([[2, 0], [0, 2], [2, 2]]), torch.tensor([[0.5, 0.5], [0.1, 0.9], [1.0, 0.0]])
-    found = mix_experts(torch.ones(3, 1), chosen, weights, gate_up, down)
-    torch.testing.assert_close(found, torch.tensor([[2.0], [0.1 + 2.7], [3.0]]))
+    mixed = mix_experts(torch.ones(3, 8), chosen, weights, gate_up, down)
+    torch.testing.assert_close(mixed[:, 0], torch.tensor([2.0, 0.1 + 2.7, 3.0]))
 
 
 def test_which_layers_have_experts_is_read_from_the_config_in_both_spellings() -> None:

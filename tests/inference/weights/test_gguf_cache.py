@@ -23,6 +23,7 @@ from whet.inference.loading import load_policy
 from whet.inference.model_names import find_local, resolve_model
 from whet.inference.protocol import SampleRequest, SamplingParams
 from whet.inference.weights import gguf_cache
+from whet.inference.weights.gguf_tensors import complete
 from whet.inference.weights.model_weights import read_checkpoint
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -53,7 +54,7 @@ def test_logits_equal_those_of_transformers_own_reading(
     # of a Qwen3's heads transformers reads no other width
     gguf_files.write(file, architecture, kind, tied=tied, dim=128 if architecture == "qwen3" else 16)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32)
-    ours = AutoModelForCausalLM.from_pretrained(resolve_model(str(file)), dtype=torch.float32)
+    ours = AutoModelForCausalLM.from_pretrained(complete(resolve_model(str(file))), dtype=torch.float32)
     ids = torch.randint(0, 200, (2, 40), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         assert (ours(ids).logits - theirs(ids).logits).abs().max() <= 1e-5
@@ -86,7 +87,7 @@ def test_heads_have_the_width_that_the_file_says(tmp_path: Path, architecture: s
     named = read_checkpoint(directory)
     assert torch.equal(named["model.layers.1.self_attn.v_proj.weight"], stored["blk.1.attn_v.weight"])
     assert torch.equal(named["model.layers.1.self_attn.o_proj.weight"], stored["blk.1.attn_output.weight"])
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(complete(directory), dtype=torch.float32)
     assert model.model.layers[0].self_attn.head_dim == dim
 
 
@@ -134,7 +135,7 @@ def test_long_context_of_a_phi_comes_from_the_file(tmp_path: Path) -> None:
     assert (rope.kind, rope.dim, rope.attention_factor) == ("longrope", 12, 1.25)
     assert rope.short_factors == tuple(SHORT.astype(np.float32))
     assert (arch.max_context, arch.windows) == (64, (40, 40))
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    model = AutoModelForCausalLM.from_pretrained(complete(directory), dtype=torch.float32, attn_implementation="eager")
     ids, engine = [*range(50)], EmbeddedEngine.from_directory(directory)
     sample = asyncio.run(engine.sample(SampleRequest(ids, SamplingParams(max_tokens=8, seed=1))))
     with torch.no_grad():

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, MistralConfig
 from whet.errors import ConfigError
 from whet.inference.model_names import resolve_model
 from whet.inference.weights.gguf_export import write_gguf, write_gguf_adapter
+from whet.inference.weights.gguf_tensors import complete
 from whet.inference.weights.model_weights import read_checkpoint
 from whet.models.tiny import path as tiny
 
@@ -29,7 +30,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def changed(directory: Path, target: Path) -> Path:
     """The same model after training: every weight is another."""
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(complete(directory), dtype=torch.float32)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in model.parameters():
@@ -76,7 +77,7 @@ def test_an_adapter_added_to_the_original_is_the_merged_model(tmp_path: Path, ar
     gguf_files.write(original, architecture, gguf.GGMLQuantizationType.F32)
     base = resolve_model(str(original))
     config = LoraConfig(r=4, lora_alpha=12, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj"])
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), config)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(complete(base), dtype=torch.float32), config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "lora_B" in name:
@@ -113,7 +114,7 @@ def test_metadata_of_another_model_is_refused(tmp_path: Path) -> None:
 def test_values_beyond_float16_are_refused(tmp_path: Path) -> None:
     original = tmp_path / "model.gguf"
     gguf_files.write(original)
-    model = AutoModelForCausalLM.from_pretrained(resolve_model(str(original)), dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(complete(resolve_model(str(original))), dtype=torch.float32)
     with torch.no_grad():
         model.model.layers[0].mlp.up_proj.weight[0, 0] = 1e6
     model.save_pretrained(tmp_path / "large")

@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import read_architecture
-from whet.inference.weights.model_weights import pack, read_checkpoint, read_safetensors
+from whet.inference.weights.model_weights import pack, read_checkpoint
+from whet.inference.weights.safetensors_files import read_safetensors
 
 Checkpoints = Callable[[str], tuple[Path, Any]]
 

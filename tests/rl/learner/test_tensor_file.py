@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from whet.errors import RunError
-from whet.rl.learner.weights import TensorStream, copy_in, write_tensors
+from whet.inference.weights.safetensors_files import TensorStream, write_tensors
+from whet.rl.learner.weights import copy_in
 from whet.rl.learner.whole import Whole, WholeTensors
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool)

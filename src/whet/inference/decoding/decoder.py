@@ -10,6 +10,8 @@ only ever computed where a token is drawn, and rows that share a prompt differ o
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,6 +20,7 @@ from whet.inference.architecture import Architecture, Rope
 from whet.inference.decoding.adapter_rows import AdapterRows
 from whet.inference.decoding.cache import KVCache
 from whet.inference.decoding.functions import ACTIVATIONS, mix_experts, route, turns
+from whet.inference.weights.block_matrix import BlockMatrix, JoinedRows
 from whet.inference.weights.model_weights import DOWN, GATE_UP, OUTPUT, QKV, PackedWeights
 
 _SCORES_PER_CHUNK = 1 << 24
@@ -51,6 +54,7 @@ class Decoder:
         arch, cache = self.arch, self.cache
         rows = ids_B.shape[0]
         heads, kv_heads, dim = arch.num_heads, arch.num_kv_heads, arch.head_dim
+        adapters = self._or_own(adapters, rows)
         turned = self._turns(positions_B)
         biases = [bias.unsqueeze(1) for bias in self._biases(positions_B.unsqueeze(1), width)]
         slots = cache.index[:rows]
@@ -90,7 +94,7 @@ class Decoder:
         starts_P = torch.tensor(starts, device=device)
         for offset in range(0, longest, step):
             chunk = padded[:, offset : offset + step]
-            within = None if adapters is None else adapters.over(chunk.shape[1])
+            within = self._or_own(None if adapters is None else adapters.over(chunk.shape[1]), chunk.numel())
             self._prefill_chunk(slots_P, starts_P + offset, chunk, min(width, max(starts) + offset + step), within)
 
     def _prefill_chunk(
@@ -126,8 +130,19 @@ class Decoder:
             x = self._added(x, attended, layer.output, layer.output_bias, layer.output_gain, adapters, (i, OUTPUT))
             x = self._feed_forward(x, i, adapters, slot_PT, flat)
 
+    def _or_own(self, adapters: AdapterRows | None, rows: int) -> AdapterRows | None:
+        """What the weights add to all rows themselves, where a request names no adapter."""
+        own = self.weights.adapter
+        if adapters is not None or own is None:
+            return adapters
+        return AdapterRows([own], [list(range(rows))], rows, self.weights.embedding.device)
+
     def _embed(self, ids: Tensor) -> Tensor:
-        x = self.weights.embedding.index_select(0, ids)
+        embedding = self.weights.embedding
+        if isinstance(embedding, BlockMatrix):
+            x = embedding.select(ids).to(self.cache.keys[0].dtype)
+        else:
+            x = embedding.index_select(0, ids)
         return x if self.arch.embedding_scale == 1 else x.mul_(self.arch.embedding_scale)
 
     def _turns(self, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -174,7 +189,7 @@ class Decoder:
         self,
         x: Tensor,
         inner: Tensor,
-        weight: Tensor,
+        weight: Tensor | JoinedRows,
         bias: Tensor | None,
         gain: Tensor | None,
         adapters: AdapterRows | None,
@@ -199,13 +214,14 @@ class Decoder:
             assert experts is not None
             chosen, weights = route(torch.mm(normal, layer.router), experts.per_token, normalise=experts.normalised)
             self.cache.record(i, slots, positions, chosen)
-            return x.add_(mix_experts(normal, chosen, weights, layer.gate_up, layer.down))
+            gate_up, down = cast("tuple[Tensor, Tensor]", (layer.gate_up, layer.down))  # experts are never in blocks
+            return x.add_(mix_experts(normal, chosen, weights, gate_up, down))
         gate, up = _project(normal, layer.gate_up, layer.gate_up_bias, adapters, (i, GATE_UP)).chunk(2, dim=-1)
         inner = self._act(gate).mul_(up)
         return self._added(x, inner, layer.down, layer.down_bias, layer.down_gain, adapters, (i, DOWN))
 
     def _logits(self, x: Tensor) -> Tensor:
-        return torch.mm(self._gained(x, self.weights.final_gain), self.weights.unembedding).float()
+        return _times(self._gained(x, self.weights.final_gain), self.weights.unembedding).float()
 
 
 def _table(rope: Rope, positions: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
@@ -228,9 +244,13 @@ def _normalise(x: Tensor, eps: float) -> Tensor:
     return (x * _inverse_length(x, eps)).to(x.dtype)
 
 
+def _times(x: Tensor, weight: Tensor | JoinedRows) -> Tensor:
+    return weight.times(x) if isinstance(weight, JoinedRows) else torch.mm(x, weight)
+
+
 def _project(
     x: Tensor,
-    weight: Tensor,
+    weight: Tensor | JoinedRows,
     bias: Tensor | None,
     adapters: AdapterRows | None,
     layer_part: tuple[int, int],
@@ -239,11 +259,13 @@ def _project(
 ) -> Tensor:
     """x @ weight + bias and what adapters add at `layer_part`, added in place to `residual` where one is given."""
     if residual is not None:
-        y = residual.addmm_(x, weight)
+        y = residual.add_(weight.times(x)) if isinstance(weight, JoinedRows) else residual.addmm_(x, weight)
         if bias is not None:
             y.add_(bias)
     else:
-        y = torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
+        y = _times(x, weight) if bias is None or isinstance(weight, JoinedRows) else torch.addmm(bias, x, weight)
+        if bias is not None and isinstance(weight, JoinedRows):
+            y.add_(bias)
     if adapters is not None:
         adapters.add(y, x, *layer_part)
     return y

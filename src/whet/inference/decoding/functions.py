@@ -105,17 +105,18 @@ def route(
 
 
 def mix_experts(x_ND: Tensor, chosen_NK: Tensor, weights_NK: Tensor, gate_up_EDI: Tensor, down_EID: Tensor) -> Tensor:
-    """What the chosen experts make of each token, weighed and summed: [N, D]. `gate_up_EDI` holds gates, then ups."""
+    """What the chosen experts make of each token, weighed and summed: [N, D]. `gate_up_EDI` holds gates, then ups.
+
+    Grouped products: one gradient for a stack, and on CUDA no wait for the number of tokens that each expert has.
+    """
     count, per_token = chosen_NK.shape
-    order = chosen_NK.flatten().argsort(stable=True)
-    sizes = chosen_NK.flatten().bincount(minlength=len(gate_up_EDI)).tolist()
-    made = []
-    for expert, part in enumerate(x_ND[order // per_token].split(sizes)):
-        if len(part):
-            gate, up = (part @ gate_up_EDI[expert]).chunk(2, dim=-1)
-            made.append((F.silu(gate) * up) @ down_EID[expert])
+    experts, order = chosen_NK.flatten().sort(stable=True)
+    every = torch.arange(len(gate_up_EDI), device=experts.device)
+    ends_E = torch.searchsorted(experts, every, right=True, out_int32=True)
+    gate, up = F.grouped_mm(x_ND[order // per_token], gate_up_EDI.to(x_ND.dtype), offs=ends_E).chunk(2, dim=-1)
+    made = F.grouped_mm(F.silu(gate) * up, down_EID.to(x_ND.dtype), offs=ends_E)
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order), device=order.device)
-    out_NKD = torch.cat(made)[places].unflatten(0, (count, per_token))
+    out_NKD = made[places].unflatten(0, (count, per_token))
     mixed_ND: Tensor = (out_NKD * weights_NK.to(out_NKD.dtype).unsqueeze(-1)).sum(1)
     return mixed_ND

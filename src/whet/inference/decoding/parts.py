@@ -14,7 +14,9 @@ from whet.inference.decoding.cache import KVCache
 from whet.inference.decoding.decoder import Decoder
 from whet.inference.decoding.scheduler import Scheduler
 from whet.inference.plain.family import OtherFamily, describe
-from whet.inference.weights.model_weights import NamedWeights, read_checkpoint
+from whet.inference.weights.gguf_tensors import GGUFTensors
+from whet.inference.weights.model_weights import read_checkpoint
+from whet.inference.weights.safetensors_files import NamedWeights
 from whet.inference.weights.weight_loader import FusedForm, WeightLoader
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from whet.inference.plain.decoder import PlainCache, PlainDecoder
 
 
-WholeModel: TypeAlias = "NamedWeights | PreTrainedModel"
+WholeModel: TypeAlias = "NamedWeights | GGUFTensors | PreTrainedModel"
 """The weights of a family of whet's own, by name; of another family the model itself, which is used in place."""
 
 
@@ -51,13 +53,18 @@ def engine_parts(
     dtype: torch.dtype,
     device: torch.device,
     record_experts: bool,
+    adapter: Path | None = None,
 ) -> EngineParts:
-    """Raises `ModelLoadError` for weights that do not fit, and for a model that cannot be sampled exactly."""
+    """`adapter` is the directory of one that is part of the model.
+
+    Raises `ModelLoadError` for weights that do not fit, and for a model that cannot be sampled exactly.
+    """
     if isinstance(arch, Architecture):
-        assert isinstance(named, dict), "the weights of a family of whet's own are given by name"
+        assert isinstance(named, dict | GGUFTensors), "the weights of a family of whet's own are given by name"
         cache = KVCache(arch, dtype=dtype, device=device, record_experts=record_experts)
-        loader = WeightLoader(FusedForm(arch, dtype, device), named, device=device)
-        decoder = Decoder(arch, loader.pack(named), cache)
+        base: Any = named
+        loader = WeightLoader(FusedForm(arch, dtype, device), base, device=device)
+        decoder = Decoder(arch, loader.pack(base) if adapter is None else loader.with_adapter(adapter), cache)
         return EngineParts(cache, KVCache.bytes_per_token(arch, dtype), loader, decoder)
     from whet.inference.plain.decoder import plain_parts
 

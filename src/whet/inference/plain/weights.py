@@ -21,7 +21,8 @@ from transformers.utils import logging as transformers_logging
 
 from whet.errors import ModelLoadError
 from whet.inference.weights.adapters import Factors, LowRank, PackedAdapter, read_adapter
-from whet.inference.weights.model_weights import NamedWeights
+from whet.inference.weights.gguf_tensors import complete
+from whet.inference.weights.safetensors_files import NamedWeights
 
 
 def load_transformers(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
@@ -29,6 +30,7 @@ def load_transformers(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
 
     Code that comes with the checkpoint is never run.
     """
+    complete(directory)
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
@@ -91,7 +93,7 @@ class PlainWeights:
 def merge_into(model: PreTrainedModel, directory: Path) -> None:
     """Add the adapter in a directory to the model itself. Raises `ModelLoadError`."""
     form = PlainForm(model, dtype=model.dtype, device=model.device)
-    form.pack(form.merge(PlainWeights.of_model(model).tensors(), directory)).put_into(model)
+    form.with_adapter(PlainWeights.of_model(model).tensors(), directory).put_into(model)
 
 
 class PlainForm:
@@ -115,14 +117,14 @@ class PlainForm:
             raise ModelLoadError(f"the weights hold {min(unknown)!r}, which this {self._kind} model does not have")
         return PlainWeights({name: named[name].to(self._device, self._dtype) for name in self._shapes})
 
-    def merge(self, named: NamedWeights, directory: Path) -> NamedWeights:
+    def with_adapter(self, named: NamedWeights, directory: Path) -> PlainWeights:
         """The named weights with an adapter added; the given ones stay as they are."""
         merged = dict(named)
         for module, low in self._adapter(directory).items():
             base = named[f"{module}.weight"].to(torch.float32)
             delta = (low.scaling * (low.up @ low.down)).to(base.device)
             merged[f"{module}.weight"] = base + (delta.t() if self._transposed[module] else delta)
-        return merged
+        return self.pack(merged)
 
     def adapter(self, directory: Path, named: NamedWeights) -> PackedAdapter:
         """An adapter to be served with the base: one layer, whose factors are in the order of the projections."""

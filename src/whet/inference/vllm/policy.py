@@ -40,6 +40,8 @@ async def open_vllm_policy(
     `max_rows` are answered together; with `adapters` more can be loaded, of rank 64 at most. Raises `ModelLoadError`
     for files that cannot be read, and `EngineError` where there is no vLLM, or it does not start.
     """
+    if dtype == "packed":
+        raise ConfigError('dtype = "packed" is for engine = "embedded": vLLM is given weights in float32 or bfloat16.')
     files = read_model(model)
     python = find_vllm(None)
     gpus = gpus_of(device, python)

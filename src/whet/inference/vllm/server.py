@@ -25,6 +25,7 @@ from typing import Any
 
 from whet.errors import EngineError
 from whet.inference.vllm import guard
+from whet.inference.weights.gguf_tensors import complete
 from whet.system.children import how_it_ended, is_suspended, start
 from whet.system.files import user_cache
 
@@ -108,6 +109,7 @@ class VllmServer:
             raise EngineError(
                 f"{self.name}: {self._model} has no config.json: vLLM is given a directory of a checkpoint."
             )
+        complete(self._model)
         longest = len(os.fsencode(self.directory / guard.TMP)) + 1 + LONGEST_NAME
         if longest > LONGEST_PATH:
             raise EngineError(

@@ -19,7 +19,8 @@ from torch import Tensor
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture, read_json
 from whet.inference.model_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from whet.inference.weights.model_weights import FusedPart, Fusion, NamedWeights, fusions, gain, read_safetensors
+from whet.inference.weights.model_weights import FusedPart, Fusion, fusions, gain
+from whet.inference.weights.safetensors_files import NamedWeights, read_safetensors
 
 _PREFIX = "base_model.model."
 _UNSUPPORTED = (

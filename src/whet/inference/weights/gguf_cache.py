@@ -1,8 +1,10 @@
 """Models in GGUF files (llama.cpp, Ollama, LM Studio), read once into a directory that every part of whet loads.
 
-A file's weights are dequantised to float32 exactly as stored, its tokenizer and chat template taken from its metadata,
-and both kept in the user's cache under the SHA-256 of the file's content. `transformers` knows the architectures and
-`gguf` the formats; source of the format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+A file's config, tokenizer and chat template are taken from its metadata and kept in the user's cache under the SHA-256
+of the file's content, with an index of its tensors. Its weights are dequantised to float32, exactly as stored and one
+tensor after the other, where something first computes with them in that form (`gguf_tensors.py`); of architectures
+that it does not know at once, by `transformers`. Source of the format:
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
 
 from __future__ import annotations
@@ -13,17 +15,22 @@ import hashlib
 import io
 import json
 import logging
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whet.errors import MissingExtraError, ModelLoadError
 from whet.system.files import replace_directory, user_cache, write_whole
 
+if TYPE_CHECKING:
+    from gguf import GGUFReader
+
 MAGIC = b"GGUF"
-SOURCE = "gguf.json"
-"""In a converted directory: the file that it was made from."""
+SOURCE, INDEX = "gguf.json", "gguf_tensors.json"
+"""In a converted directory: the file that it was made from, and where in it the tensors are."""
+_FORM = 2  # of a converted directory
 _log = logging.getLogger(__name__)
 
 
@@ -31,26 +38,35 @@ def converted(file: Path) -> Path | None:
     """The directory that was made from `file`, None if there is none yet. Raises `ModelLoadError` for another kind."""
     _check(file)
     directory = _directory(_digest(file))
-    return directory if (directory / SOURCE).is_file() else None
+    return directory if _made(directory) else None
 
 
 def convert(file: Path) -> Path:
     """The directory made from `file`, made now unless the cache has it. Raises `ModelLoadError`, `MissingExtraError`.
 
-    Takes memory for all of its values in float32, and 4 bytes for each on disk.
+    It has no weights yet where they can be read from the file itself.
     """
     _check(file)
     digest = _digest(file)
     directory = _directory(digest)
-    if (directory / SOURCE).is_file():
-        return directory
-    with _alone(directory):
-        if not (directory / SOURCE).is_file():
-            fields = _fields(file)
-            head_width = _head_width(file, fields)
-            _log.warning("%s: dequantising it once, into %s", file, directory)
-            replace_directory(directory, lambda target: _write(file, digest, fields, head_width, target))
+    if not _made(directory):
+        with alone(directory):
+            if not _made(directory):
+                reader, fields = _open(file)
+                head_width = _head_width(file, fields)
+                replace_directory(directory, lambda target: _write(file, digest, reader, fields, head_width, target))
+    elif not gguf_source(directory).is_file():  # moved since
+        write_whole(directory / SOURCE, _written(file, digest))
     return directory
+
+
+def indexed(directory: Path) -> list[tuple[int, str]]:
+    """Number of values and format of each tensor of the file that a directory was made from; empty without an index."""
+    try:
+        table = json.loads((directory / INDEX).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    return [(math.prod(entry["shape"]), entry["format"]) for entry in table.values()]
 
 
 def conversions() -> Iterator[tuple[Path, Path]]:
@@ -58,6 +74,25 @@ def conversions() -> Iterator[tuple[Path, Path]]:
     for source in sorted(user_cache("gguf").glob(f"*/{SOURCE}")):
         if (file := source_of(source.parent)) is not None:
             yield file, source.parent
+
+
+def gguf_source(directory: Path) -> Path:
+    """`source_of` a directory that was made from a file."""
+    file = source_of(directory)
+    assert file is not None, f"{directory} was made from no GGUF file"
+    return file
+
+
+def _written(file: Path, digest: str) -> str:
+    return json.dumps({"file": str(file.resolve()), "sha256": digest, "form": _FORM}, indent=2) + "\n"
+
+
+def _made(directory: Path) -> bool:
+    """Whether a directory is there, and as this version of whet makes it."""
+    try:
+        return bool(json.loads((directory / SOURCE).read_text(encoding="utf-8"))["form"] == _FORM)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def source_of(directory: Path) -> Path | None:
@@ -103,8 +138,8 @@ def _digest(file: Path) -> str:
 
 
 @contextlib.contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """One process at a time converts; the others wait and find what it made."""
+def alone(directory: Path) -> Iterator[None]:
+    """One process at a time fills a directory of the cache; the others wait and find what it made."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     try:
         lock = directory.with_suffix(".lock").open("w")
@@ -116,14 +151,15 @@ def _alone(directory: Path) -> Iterator[None]:
         yield
 
 
-def _fields(file: Path) -> dict[str, Any]:
-    """The metadata of a file that is whole and holds a model."""
+def _open(file: Path) -> tuple[GGUFReader, dict[str, Any]]:
+    """A file that is whole and holds a model, and its metadata."""
     try:
         from gguf import GGUFReader
     except ModuleNotFoundError as error:
         raise MissingExtraError("reading a GGUF file", "train") from error
     try:
-        fields = {name: field.contents() for name, field in GGUFReader(file).fields.items() if len(field.data) == 1}
+        reader = GGUFReader(file)
+        fields = {name: field.contents() for name, field in reader.fields.items() if len(field.data) == 1}
     except Exception as error:  # a torn file raises whatever the parser stumbles over
         raise ModelLoadError(f"{file} is cut off or damaged ({_reason(error)}); download it again") from None
     if fields.get("general.type", "model") != "model":
@@ -131,7 +167,7 @@ def _fields(file: Path) -> dict[str, Any]:
             f"{file} holds no model but a GGUF file of type {fields['general.type']!r}; give the file of the whole "
             "model (an adapter is read from its PEFT directory)"
         )
-    return fields
+    return reader, fields
 
 
 def _head_width(file: Path, fields: dict[str, Any]) -> int | None:
@@ -162,10 +198,11 @@ def _reason(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _write(file: Path, digest: str, fields: dict[str, Any], head_width: int | None, target: Path) -> None:
+def _write(
+    file: Path, digest: str, reader: GGUFReader, fields: dict[str, Any], head_width: int | None, target: Path
+) -> None:
     try:
-        import torch
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoConfig, AutoTokenizer
         from transformers.utils import logging as transformers_logging
 
         from whet.inference.weights.gguf_positions import amend
@@ -182,18 +219,12 @@ def _write(file: Path, digest: str, fields: dict[str, Any], head_width: int | No
             if head_width is not None:
                 config.head_dim = head_width
             amend(config, file, fields)
-            model: Any = AutoModelForCausalLM.from_pretrained(file.parent, config=config, dtype=torch.float32, **given)
-            model.hf_quantizer = None  # the values are plain from here on
-            if hasattr(model.config, "quantization_config"):
-                del model.config.quantization_config
-            model.save_pretrained(target)
+            _write_model(file, reader, fields, config, given, target)
             tokenizer.save_pretrained(target)
-            for weights in target.glob("*.safetensors"):  # written for this user alone, unlike all else
-                shutil.copymode(target / "config.json", weights)
     except ModelLoadError:
         raise
     except OSError as error:
-        raise ModelLoadError(f"{file}: its float32 copy cannot be written to {target.parent}: {error}") from None
+        raise ModelLoadError(f"{file}: what it holds cannot be written to {target.parent}: {error}") from None
     except Exception as error:  # metadata of a kind that it does not know raises anything
         raise ModelLoadError(f"{file}: transformers cannot read this GGUF file ({_reason(error)})") from None
     finally:
@@ -202,4 +233,34 @@ def _write(file: Path, digest: str, fields: dict[str, Any], head_width: int | No
             transformers_logging.enable_progress_bar()
     if not tokenizer.chat_template:
         _log.warning("%s has no chat template: a chat with this model needs one in %s", file, target)
-    write_whole(target / SOURCE, json.dumps({"file": str(file.resolve()), "sha256": digest}, indent=2) + "\n")
+    write_whole(target / SOURCE, _written(file, digest))
+
+
+def _write_model(
+    file: Path, reader: GGUFReader, fields: dict[str, Any], config: Any, given: dict[str, Any], target: Path
+) -> None:
+    """The config with an index of the file's tensors, or of an architecture that has none the whole model."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from whet.inference.weights.gguf_tensors import KNOWN, index_tensors, write_index
+
+    if fields["general.architecture"] in KNOWN:
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        names = [name for name, _ in model.named_parameters()]
+        index = index_tensors(reader, fields["general.architecture"], names, config)
+        if missing := [name for name in names if name not in index]:
+            raise ModelLoadError(f"{file} lacks {missing[0]!r}, which its model needs, and {len(missing) - 1} more")
+        model.config.architectures = [type(model).__name__]
+        model.config.save_pretrained(target)
+        model.generation_config.save_pretrained(target)
+        write_index(target, index)
+        return
+    model = AutoModelForCausalLM.from_pretrained(file.parent, config=config, dtype=torch.float32, **given)
+    model.hf_quantizer = None  # the values are plain from here on
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.save_pretrained(target)
+    for weights in target.glob("*.safetensors"):  # written for this user alone, unlike all else
+        shutil.copymode(target / "config.json", weights)

@@ -18,7 +18,8 @@ from whet.errors import ConfigError, MissingExtraError, ModelLoadError
 from whet.inference.architecture import Architecture
 from whet.inference.plain.family import describe
 from whet.inference.weights.gguf_cache import source_of
-from whet.inference.weights.model_weights import read_checkpoint, read_safetensors
+from whet.inference.weights.model_weights import read_checkpoint
+from whet.inference.weights.safetensors_files import read_safetensors
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,17 +11,22 @@ knows of requests or caches.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture
+from whet.inference.weights.block_matrix import BlockMatrix, JoinedRows
+from whet.inference.weights.gguf_tensors import GGUFTensors, complete
+from whet.inference.weights.safetensors_files import NamedWeights, read_safetensors
+
+if TYPE_CHECKING:
+    from whet.inference.weights.adapters import PackedAdapter
 
 # Which layers of a checkpoint make up the four matrices of a packed decoder layer, and in which order.
 #
@@ -113,36 +118,18 @@ def head_order(arch: Architecture) -> Tensor | None:
     return None if torch.equal(order, torch.arange(dim)) else order
 
 
-NamedWeights: TypeAlias = dict[str, Tensor]
-SAFETENSORS_DTYPES = {
-    "I64": torch.int64,
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "I32": torch.int32,
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-    "I16": torch.int16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-"""By their names in a safetensors file, in the order in which files have them."""
-
-
 @dataclass(slots=True)
 class LayerWeights:
     """One decoder layer; H hidden, I intermediate, Q = query heads x D, K = key heads x D."""
 
-    qkv: Tensor  # [H, Q + 2K], the norm before it folded in, and the attention scale unless qk_gain has it
+    qkv: Tensor | JoinedRows  # [H, Q + 2K], the norm before it folded in, and the attention scale unless qk_gain has it
     qkv_bias: Tensor | None
     qk_gain: Tensor | None  # [heads + kv_heads, D], float32; None without qk-norm
-    output: Tensor  # [Q, H]
+    output: Tensor | JoinedRows  # [Q, H]
     output_bias: Tensor | None
-    gate_up: Tensor  # [H, 2I], the norm before it folded in; [E, H, 2I] of E experts
+    gate_up: Tensor | JoinedRows  # [H, 2I], the norm before it folded in; [E, H, 2I] of E experts
     gate_up_bias: Tensor | None
-    down: Tensor  # [I, H]; [E, I, H] of E experts
+    down: Tensor | JoinedRows  # [I, H]; [E, I, H] of E experts
     down_bias: Tensor | None
     router: Tensor | None = None  # [H, E], the norm before it folded in; None in a dense layer
     output_gain: Tensor | None = None  # [H], float32, times sqrt(H), of a norm behind attention
@@ -151,19 +138,23 @@ class LayerWeights:
 
 @dataclass(slots=True)
 class PackedWeights:
-    embedding: Tensor  # [V, H]
+    """`adapter` is added to the matrices of all rows: what a base in blocks has instead of a merged one."""
+
+    embedding: Tensor | BlockMatrix  # [V, H]
     layers: list[LayerWeights]
     final_gain: Tensor  # [H], float32, times sqrt(H)
-    unembedding: Tensor  # [H, V]; a view of the embedding when tied
+    unembedding: Tensor | JoinedRows  # [H, V]; a view of the embedding when tied
+    adapter: PackedAdapter | None = None
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> PackedWeights:
+    def of(cls, tensors: Mapping[str, Any]) -> PackedWeights:
         """From the tensors that `packed_tensors` gives."""
         embedding, layers = tensors["embedding"], list[LayerWeights]()
         while f"{(at := f'layers.{len(layers)}.')}qkv" in tensors:
             held: dict[str, Any] = {field.name: tensors.get(at + field.name) for field in fields(LayerWeights)}
             layers.append(LayerWeights(**held))
-        return cls(embedding, layers, tensors["final_gain"], tensors.get("unembedding", embedding.t()))
+        unembedding = tensors["unembedding"] if "unembedding" in tensors else embedding.t()
+        return cls(embedding, layers, tensors["final_gain"], unembedding)
 
     def tensors(self) -> dict[str, Tensor]:
         """By the names that `packed_tensors` gives them, the unembedding of a tied model among them."""
@@ -173,11 +164,12 @@ class PackedWeights:
             for field in fields(layer)
         }
         named |= {"embedding": self.embedding, "final_gain": self.final_gain, "unembedding": self.unembedding}
-        return {name: tensor for name, tensor in named.items() if tensor is not None}
+        return {name: tensor for name, tensor in named.items() if isinstance(tensor, Tensor)}
 
 
 def read_checkpoint(directory: Path) -> NamedWeights:
     """All tensors of a checkpoint directory, sharded or not. Raises `ModelLoadError` when files are missing or torn."""
+    complete(directory)
     index = directory / "model.safetensors.index.json"
     single = directory / "model.safetensors"
     if index.is_file():
@@ -189,45 +181,6 @@ def read_checkpoint(directory: Path) -> NamedWeights:
     if single.is_file():
         return read_safetensors([single])
     raise ModelLoadError(f"{directory} holds no weights: neither model.safetensors nor model.safetensors.index.json")
-
-
-def read_safetensors(paths: Iterable[Path]) -> NamedWeights:
-    named: NamedWeights = {}
-    for path in paths:
-        try:
-            named.update(_tensors(path))
-        except FileNotFoundError:  # safetensors raises it for a file that may not be read, too
-            if path.exists():
-                raise ModelLoadError(
-                    f"{path} may not be read by this user; its owner can allow that: chmod a+r"
-                ) from None
-            raise ModelLoadError(f"{path} is missing; fetch or export the model again") from None
-        except SafetensorError as error:
-            raise ModelLoadError(f"{path} is torn or not a safetensors file ({error})") from None
-    return named
-
-
-def _tensors(path: Path) -> NamedWeights:
-    """The tensors of a file, mapped into memory. The library checks the file and gives no tensor away: each one that
-    its 0.8.0 does leaves two numbers behind until the process ends, which over a run's many updates is megabytes.
-    """
-    with safe_open(path, framework="pt"):
-        pass
-    with path.open("rb") as file:
-        start = 8 + int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(start - 8))
-    header.pop("__metadata__", None)
-    whole = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
-    named = {}
-    for name, entry in header.items():
-        if (dtype := SAFETENSORS_DTYPES.get(entry["dtype"])) is None:
-            raise ModelLoadError(f"{path}: {name!r} holds numbers of type {entry['dtype']}, which no engine here reads")
-        begin, end = entry["data_offsets"]
-        data = whole[start + begin : start + end]
-        if (start + begin) % dtype.itemsize:
-            data = data.clone()  # only a file that another library wrote begins its data at any byte
-        named[name] = data.view(dtype).view(entry["shape"])
-    return named
 
 
 def pack(named: Mapping[str, Tensor], arch: Architecture, *, dtype: torch.dtype, device: torch.device) -> PackedWeights:
@@ -247,28 +200,28 @@ def packed_tensors(
     The names are those of the fields of `PackedWeights`, with `layers.<number>.` before those of a layer. What a model
     does not have is left out, and so is the unembedding of a tied one.
     """
-    packing = _Packing(named, arch, dtype, device)
+    packing = (_BlockPacking if isinstance(named, GGUFTensors) else _Packing)(named, arch, dtype, device)
     hidden = arch.hidden_size
     for i in range(arch.num_layers):
         layer = packing.attention(f"model.layers.{i}.") | packing.feed_forward(f"model.layers.{i}.", i)
         yield from ((f"layers.{i}.{name}", tensor) for name, tensor in layer.items() if tensor is not None)
-    yield "embedding", packing.take("model.embed_tokens.weight", arch.vocab_size, hidden).to(dtype).contiguous()
+    yield "embedding", packing.embedding()
     yield "final_gain", packing.gain("model.norm", hidden)
-    if not arch.tied_embeddings and "lm_head.weight" in named:
-        yield "unembedding", packing.matrix(packing.take("lm_head.weight", arch.vocab_size, hidden))
+    if (unembedding := packing.unembedding()) is not None:
+        yield "unembedding", unembedding
 
 
 @dataclass(frozen=True, slots=True)
 class _Packing:
     """Named weights on their way into packed ones."""
 
-    named: Mapping[str, Tensor]
+    named: Mapping[str, Any]
     arch: Architecture
     dtype: torch.dtype
     device: torch.device
 
     def take(self, name: str, *shape: int) -> Tensor:
-        tensor = self.named.get(name)
+        tensor: Tensor | None = self.named.get(name)
         if tensor is None:
             raise ModelLoadError(f"the weights lack {name!r}, which a {self.arch.model_type} model needs")
         if tuple(tensor.shape) != shape:
@@ -277,6 +230,16 @@ class _Packing:
 
     def matrix(self, weight: Tensor) -> Tensor:
         return weight.t().contiguous().to(self.dtype)
+
+    def embedding(self) -> Tensor:
+        arch = self.arch
+        return self.take("model.embed_tokens.weight", arch.vocab_size, arch.hidden_size).to(self.dtype).contiguous()
+
+    def unembedding(self) -> Tensor | None:
+        """None where it is the embedding."""
+        if self.arch.tied_embeddings or "lm_head.weight" not in self.named:
+            return None
+        return self.matrix(self.take("lm_head.weight", self.arch.vocab_size, self.arch.hidden_size))
 
     def gain(self, norm: str, size: int) -> Tensor:
         """What a norm multiplies with, and the root of its size."""
@@ -334,6 +297,29 @@ class _Packing:
             "down_bias": self.bias(at, down(arch, "mlp.", inner)) if arch.mlp_bias else None,
             "down_gain": down_gain,
         }
+
+
+class _BlockPacking(_Packing):
+    """Matrices stay in the blocks of their file, and what is folded into others is applied to inputs and outputs."""
+
+    def rows(self, name: str, *shape: int) -> BlockMatrix:
+        matrix: BlockMatrix = self.named[name]
+        if matrix.shape != shape:
+            raise ModelLoadError(f"{name!r} has shape {matrix.shape}; the model's config.json asks for {shape}")
+        return matrix.to(self.device)
+
+    def fused(self, at: str, fusion: Fusion) -> Any:
+        parts = tuple(self.rows(f"{at}{part.name}.weight", part.size, fusion.source) for part in fusion.parts)
+        norm = None if fusion.norm is None else self.gain(f"{at}{fusion.norm}", fusion.source)
+        scale, order = (None if each is None else each.to(self.device) for each in (fusion.scale, fusion.order))
+        return JoinedRows(parts, norm, scale, order)
+
+    def embedding(self) -> Any:
+        return self.rows("model.embed_tokens.weight", self.arch.vocab_size, self.arch.hidden_size)
+
+    def unembedding(self) -> Any:
+        name = "lm_head.weight" if "lm_head.weight" in self.named else "model.embed_tokens.weight"
+        return JoinedRows((self.rows(name, self.arch.vocab_size, self.arch.hidden_size),))
 
 
 def gain(weight: Tensor, arch: Architecture) -> Tensor:

@@ -7,7 +7,7 @@ two of its steps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -17,8 +17,10 @@ from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture
 from whet.inference.protocol import WeightUpdate
 from whet.inference.weights.adapters import PackedAdapter, merge_adapter, pack_adapter
-from whet.inference.weights.model_weights import NamedWeights, PackedWeights, pack, read_safetensors
+from whet.inference.weights.gguf_tensors import GGUFTensors
+from whet.inference.weights.model_weights import PackedWeights, pack
 from whet.inference.weights.packed_file import MappedWeights, Mappings, map_packed
+from whet.inference.weights.safetensors_files import NamedWeights, read_safetensors
 
 Packed_co = TypeVar("Packed_co", covariant=True)
 
@@ -27,7 +29,7 @@ class WeightForm(Protocol[Packed_co]):
     """What a forward pass computes with: made of named weights, and of adapters. Raises `ModelLoadError`."""
 
     def pack(self, named: NamedWeights) -> Packed_co: ...
-    def merge(self, named: NamedWeights, directory: Path) -> NamedWeights: ...
+    def with_adapter(self, named: NamedWeights, directory: Path) -> Packed_co: ...
     def adapter(self, directory: Path, named: NamedWeights) -> PackedAdapter: ...
 
 
@@ -42,8 +44,10 @@ class FusedForm:
     def pack(self, named: NamedWeights) -> PackedWeights:
         return pack(named, self.arch, dtype=self.dtype, device=self.device)
 
-    def merge(self, named: NamedWeights, directory: Path) -> NamedWeights:
-        return merge_adapter(named, directory)
+    def with_adapter(self, named: NamedWeights, directory: Path) -> PackedWeights:
+        if isinstance(named, GGUFTensors):
+            return replace(self.pack(named), adapter=self.adapter(directory, named))
+        return self.pack(merge_adapter(named, directory))
 
     def adapter(self, directory: Path, named: NamedWeights) -> PackedAdapter:
         return pack_adapter(directory, named, self.arch, dtype=self.dtype, device=self.device)
@@ -69,8 +73,7 @@ class WeightLoader(Generic[MappedWeights]):
         if update.kind == "model":
             base = read_safetensors([update.path])
             return base, self.pack(base)
-        base = self._named()
-        return base, self.pack(self._form.merge(base, update.path))
+        return self._named(), self.with_adapter(update.path)
 
     def free(self, *, keep_base: bool) -> None:
         """Let go of what was read and mapped, but for a copy of the base in host memory where that is to be kept."""
@@ -81,6 +84,11 @@ class WeightLoader(Generic[MappedWeights]):
     def read_adapter(self, directory: Path) -> PackedAdapter:
         """An adapter to be served with the base."""
         return self._form.adapter(directory, self._named())
+
+    def with_adapter(self, directory: Path) -> MappedWeights:
+        """The base with an adapter that is part of it."""
+        base = self._named()
+        return self._arrived(lambda: self._form.with_adapter(base, directory))
 
     def pack(self, named: NamedWeights) -> MappedWeights:
         return self._arrived(lambda: self._form.pack(named))

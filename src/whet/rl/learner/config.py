@@ -136,11 +136,18 @@ class LearnerConfig(StrictModel):
                 "learner.base_dtype has no effect without [lora]: all weights are trained. For their matrices in "
                 "bfloat16 set learner.weights_dtype; remove base_dtype, or add [lora]."
             )
+        if lora is not None and lora.base == "packed" and self.base_dtype == "bfloat16":
+            raise ValueError(
+                'learner.base_dtype would have no effect with lora.base = "packed": the base stays in the formats of '
+                'its file. Remove it, or set lora.base = "dense".'
+            )
         if lora is not None and self.weights_dtype == "bfloat16":
             raise ValueError(
                 "learner.weights_dtype has no effect with [lora]: adapters are trained in float32. For the base in "
                 "bfloat16 set learner.base_dtype."
             )
+        if lora is not None and lora.base == "packed" and self.ranks not in (None, 1):
+            raise ValueError('lora.base = "packed" is computed with in one process: set learner.ranks = 1.')
         for key in ("base_dtype", "weights_dtype"):
             if getattr(self, key) == "bfloat16" != self.dtype:
                 raise ValueError(
@@ -164,5 +171,10 @@ class LoraConfig(StrictModel):
     )
     path: str | None = Field(
         None, min_length=1, description="Adapter to begin with, of this rank, alpha and targets; absent: a new one."
+    )
+    base: Literal["dense", "packed"] = Field(
+        "dense",
+        description="What the adapter is trained on: dense: matrices in learner.base_dtype; packed: as they are in the "
+        "model's GGUF file, in learner and engine.",
     )
     merge: bool = Field(False, description="At the end, write the whole model with the adapter in it as well.")

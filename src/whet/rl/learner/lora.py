@@ -30,18 +30,11 @@ from whet.inference.architecture import read_json
 from whet.inference.model_names import ADAPTER_CONFIG, resolve_model
 from whet.inference.plain.weights import projections
 from whet.inference.protocol import WeightUpdate
+from whet.inference.weights.safetensors_files import TensorStream, write_tensors
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.optim import hold
-from whet.rl.learner.weights import (
-    TensorStream,
-    Weights,
-    checkpoint_stream,
-    copy_tokenizer,
-    forget_older,
-    write_aside,
-    write_model,
-    write_tensors,
-)
+from whet.rl.learner.packed_base import dense, described
+from whet.rl.learner.weights import Weights, checkpoint_stream, copy_tokenizer, forget_older, write_aside, write_model
 from whet.rl.learner.whole import Whole, WholeTensors
 from whet.rl.storage.checkpoints import ADAPTER as ADAPTER_FILE
 
@@ -118,7 +111,8 @@ class LoraWeights(Weights):
         names = {
             name.replace(".base_layer.", "."): name for name, _ in self.model.named_parameters() if ".lora_" not in name
         }
-        named = {merged: self.model.get_parameter(name) for merged, name in names.items()}
+        parameters = described(self.model)
+        named = {merged: parameters[name] for merged, name in names.items()}
         stream = checkpoint_stream(self.model, named, lambda merged: self._merged(names[merged]), dtype, self._source)
         self._whole.write(
             lambda: write_model(directory, self.model, stream, dtype, self._source), stream.tensors, "exporting weights"
@@ -128,9 +122,10 @@ class LoraWeights(Weights):
         """A whole parameter of the model, with what the adapter adds to it."""
         module_name, _, kind = name.rpartition(".")
         with self._whole.gathered(self.model, name) as writes:
-            tensor: Tensor = self.model.get_parameter(name).detach()
             if not writes:
-                return tensor.to("meta")
+                meta: Tensor = self.model.get_parameter(name).detach().to("meta")
+                return meta
+            tensor = dense(self.model, name)
             module = self.model.get_submodule(module_name.removesuffix(".base_layer"))
             if kind == "weight" and isinstance(module, LoraLayer):
                 tensor = tensor + module.get_delta_weight(ADAPTER).detach()

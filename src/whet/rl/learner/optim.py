@@ -190,9 +190,9 @@ class Optimizer:
 
 
 def hold(parameters: Iterable[nn.Parameter], dtype: torch.dtype) -> None:
-    """Keep the matrices among parameters that are not trained in `dtype`."""
+    """Keep the matrices among parameters that are not trained in `dtype`, but for those in the blocks of a file."""
     for parameter in parameters:
-        if parameter.ndim > 1:
+        if parameter.ndim > 1 and parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)
 
 

@@ -29,6 +29,7 @@ from whet.rl.learner.flops import batch_flops, known_peak
 from whet.rl.learner.forward.forward_pass import ForwardPass, Layout, MicroBatch
 from whet.rl.learner.forward.layout import TokenLayout
 from whet.rl.learner.optim import Optimizer, schedule_factor
+from whet.rl.learner.packed_base import described
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams, TokenValues
 from whet.rl.learner.ratio_limits import limited
 from whet.rl.learner.reference import Reference, kl_to_reference
@@ -89,7 +90,7 @@ class TorchLearner(Learner):
     @property
     def parameters(self) -> int:
         """Parameters of the model, an adapter's included."""
-        return sum(p.numel() for p in self.weights.model.parameters())
+        return sum(p.numel() for p in described(self.weights.model).values())
 
     @property
     def trained_parameters(self) -> int:

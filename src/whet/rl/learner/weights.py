@@ -2,24 +2,17 @@
 
 `Weights` is the seam between training all weights (here) and training a LoRA adapter (`lora.py`); the learner knows
 nothing else of the difference. Files that an engine may be reading are written aside and renamed.
-
-safetensors files written one tensor after the other, so that a model need not be held a second time.
-
-`TensorStream` is what is to be written: names, types and shapes at once, and each tensor when its turn comes. Files are
-byte for byte those of the safetensors library, which takes all tensors at once and copies them.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -31,8 +24,9 @@ from whet.inference.architecture import Architecture
 from whet.inference.plain.family import describe
 from whet.inference.plain.weights import in_layers
 from whet.inference.protocol import WeightUpdate
-from whet.inference.weights.model_weights import SAFETENSORS_DTYPES, packed_tensors
+from whet.inference.weights.model_weights import packed_tensors
 from whet.inference.weights.packed_file import take_unread, write_packed
+from whet.inference.weights.safetensors_files import TensorStream, write_tensors
 from whet.rl.learner.forward.decoder import as_checkpoint
 from whet.rl.learner.optim import Masters
 from whet.rl.learner.whole import Whole, WholeTensors
@@ -276,42 +270,6 @@ def copy_tokenizer(source: Path, directory: Path, names: Iterable[str] = TOKENIZ
     for name in names:
         if (source / name).is_file():
             shutil.copyfile(source / name, directory / name)
-
-
-_ORDER = tuple(SAFETENSORS_DTYPES)
-"""In files, tensors with more bytes a number come first, and those of one type by name."""
-_NAMES = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class TensorStream:
-    """Tensors in the order of a file."""
-
-    described: Mapping[str, Tensor]  # their types and shapes; may be on the meta device
-    tensors: Iterator[Tensor]
-
-    @classmethod
-    def of(cls, described: Mapping[str, Tensor], read: Callable[[str], Tensor]) -> Self:
-        """`read` gives a tensor by its name, and is called once for each."""
-        order = sorted(described, key=lambda name: (_ORDER.index(_NAMES[described[name].dtype]), name))
-        return cls({name: described[name] for name in order}, (read(name) for name in order))
-
-
-def write_tensors(path: Path, tensors: TensorStream | Mapping[str, Tensor]) -> None:
-    """Write a safetensors file. Raises `OSError` where the disk does not take it."""
-    stream = tensors if isinstance(tensors, TensorStream) else TensorStream.of(tensors, tensors.__getitem__)
-    # transformers asks for the metadata before it reads a file
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, tensor in stream.described.items():
-        begin, end = end, end + tensor.numel() * tensor.dtype.itemsize
-        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    described = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    described += b" " * (-len(described) % 8)
-    with path.open("wb") as file:
-        file.write(len(described).to_bytes(8, "little") + described)
-        for tensor in stream.tensors:
-            file.write(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
 def copy_in(parameters: Mapping[str, nn.Parameter], path: Path, whole: Whole) -> None:

@@ -115,6 +115,15 @@ def an_embedded_engine_is_one(run: RunConfig) -> str | None:
     return None
 
 
+def a_packed_base_is_sampled_from_here(run: RunConfig) -> str | None:
+    if run.lora is None or run.lora.base == "dense" or run.engine == "embedded":
+        return None
+    return (
+        'lora.base = "packed" keeps the weights of a GGUF file as they are, and vLLM is given weights in float32 or '
+        'bfloat16. Set inference.engine = "embedded", or lora.base = "dense".'
+    )
+
+
 def a_cluster_shares_no_machine(run: RunConfig) -> str | None:
     if run.deployment.ray_address is None:
         return None
@@ -179,6 +188,7 @@ RULES: tuple[Rule, ...] = (
     environments_have_names_of_their_own,
     rollouts_of_a_group_differ,
     an_embedded_engine_is_one,
+    a_packed_base_is_sampled_from_here,
     a_cluster_shares_no_machine,
     taking_turns_is_on_one_device,
     there_are_as_many_servers_as_must_answer,

@@ -164,6 +164,9 @@ def base_directory(source: DeploymentSource) -> Path:
 
 def digest_of(model: Path) -> str:
     """The SHA-256 of a model's configuration and weights."""
+    from whet.inference.weights.gguf_tensors import complete
+
+    complete(model)
     digest = hashlib.sha256()
     for path in (model / "config.json", *sorted(model.glob("*.safetensors"))):
         with path.open("rb") as file:

@@ -20,7 +20,7 @@ from pydantic import Field
 from whet.config import Option, StrictModel
 from whet.errors import ConfigError
 from whet.gateway.serve import answer, event_loop_factory
-from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, check_device
+from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, DTYPE_HELP, EngineDtype, check_device
 from whet.service.serve import given_or_listen
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class DeploymentsConfig(StrictModel):
     max_concurrent: Annotated[int, Option("-c")] = Field(
         64, ge=1, description="Answers in the making at once, of each model; more wait in line."
     )
-    dtype: str = Field("float32", pattern="^(float32|bfloat16)$", description="float32 or bfloat16.")
+    dtype: EngineDtype = Field("float32", description=DTYPE_HELP)
     device: str = Field("auto", pattern=DEVICE_PATTERN, description=f"Where models compute: {DEVICE_HELP}")
     threads: int | None = Field(None, ge=1, description="CPU threads; torch's own choice if absent.")
 

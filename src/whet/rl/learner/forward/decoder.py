@@ -85,7 +85,7 @@ def _embedded(embed_tokens: nn.Module, ids_T: Tensor) -> Tensor:
     """In fp32, as are all sums of layers. Where a matrix in fewer bits is trained, the gradients of equal tokens are
     added up in fp32, too."""
     weight: Any = embed_tokens.weight
-    if weight.dtype == torch.float32 or not weight.requires_grad:
+    if not weight.requires_grad or weight.dtype == torch.float32:
         rows_TD: Tensor = embed_tokens(ids_T)
         return rows_TD.float()
     ids_U, place_T = ids_T.unique(return_inverse=True)

@@ -102,7 +102,7 @@ class ForwardPass:
         temperatures_D = self.tensor(batch.temperatures[layout.a_target_of_distribution])
         return token_logprobs(
             hidden_UD,
-            model.lm_head.weight,
+            getattr(model.lm_head, "matrix", model.lm_head.weight),
             self.tensor(batch.ids[layout.targets]).long(),
             self.tensor(layout.distribution_of_target),
             F.pad(temperatures_D, (0, len(hidden_UD) - len(temperatures_D)), value=1.0),  # of padding

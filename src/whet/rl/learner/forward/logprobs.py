@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whet.inference.weights.block_matrix import BlockMatrix
 from whet.rl.learner.config import LOGITS_AT_ONCE
 from whet.rl.learner.forward.kernels import product_dtype
 
@@ -35,7 +36,7 @@ CUDA_CHUNK_ELEMENTS = 1 << 27
 
 def token_logprobs(
     hidden_UD: Tensor,
-    weight_VD: Tensor,
+    weight_VD: Tensor | BlockMatrix,
     targets_N: Tensor,
     state_of_target_N: Tensor,
     temperatures_U: Tensor,
@@ -79,13 +80,18 @@ class Kept:
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_UD: Tensor, weight_VD: Tensor, targets_N: Tensor, states_N: Tensor, cuts: Kept | None
+        ctx: Any,
+        hidden_UD: Tensor,
+        weight_VD: Tensor | BlockMatrix,
+        targets_N: Tensor,
+        states_N: Tensor,
+        cuts: Kept | None,
     ) -> tuple[Tensor, Tensor]:
-        count, vocabulary = len(hidden_UD), len(weight_VD)
+        count, vocabulary = len(hidden_UD), weight_VD.shape[0]
         logprobs_N = hidden_UD.new_empty(len(targets_N), dtype=torch.float32)
         entropies_U, totals_U = torch.empty(2, count, dtype=torch.float32, device=hidden_UD.device)
         a_target_U = targets_N.new_zeros(count).scatter_reduce_(0, states_N, targets_N, "amax")
-        product_VD = weight_VD.to(hidden_UD.dtype)
+        product_VD = weight_VD if isinstance(weight_VD, BlockMatrix) else weight_VD.to(hidden_UD.dtype)
         chunks, whole = _chunks(states_N, count, vocabulary), slice(0, vocabulary)
         kept: tuple[Tensor, ...] = ()
         for states, part in chunks:
@@ -104,7 +110,9 @@ class _TokenLogprobs(torch.autograd.Function):
             entropies_U[states] = torch.linalg.vecdot(probabilities_UV, logs_UV).neg_()
             if len(chunks) == 1:
                 kept = logs_UV, probabilities_UV
-        ctx.save_for_backward(hidden_UD, weight_VD, targets_N, states_N, entropies_U, totals_U, *kept)
+        trained = None if isinstance(weight_VD, BlockMatrix) else weight_VD
+        ctx.save_for_backward(hidden_UD, trained, targets_N, states_N, entropies_U, totals_U, *kept)
+        ctx.frozen = weight_VD if trained is None else None
         ctx.set_materialize_grads(False)
         ctx.cuts = cuts
         return logprobs_N, entropies_U[states_N]
@@ -114,6 +122,7 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx: Any, grad_logprobs_N: Tensor | None, grad_entropies_N: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         hidden_UD, weight_VD, targets_N, states_N, entropies_U, totals_U, *kept = ctx.saved_tensors
+        vocabulary = len(weight_VD) if ctx.frozen is None else ctx.frozen.shape[0]
         if grad_logprobs_N is None:
             if grad_entropies_N is None:
                 return None, None, None, None, None
@@ -124,8 +133,9 @@ class _TokenLogprobs(torch.autograd.Function):
             grad_entropies_U = torch.zeros_like(entropies_U).index_add_(0, states_N, grad_entropies_N)
         grad_hidden_UD = torch.zeros_like(hidden_UD, dtype=torch.float32) if ctx.needs_input_grad[0] else None
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if ctx.needs_input_grad[1] else None
-        for states, part, words in _tiles(states_N, len(hidden_UD), len(weight_VD), whole=bool(kept)):
-            hidden, weight = hidden_UD[states], weight_VD[words].to(hidden_UD.dtype)
+        for states, part, words in _tiles(states_N, len(hidden_UD), vocabulary, whole=bool(kept)):
+            hidden, dtype = hidden_UD[states], hidden_UD.dtype
+            weight = weight_VD[words].to(dtype) if ctx.frozen is None else ctx.frozen.part(words, dtype)
             logs, probabilities = kept or _distributions(
                 hidden, weight, totals_U[states], None if ctx.cuts is None else ctx.cuts.cut(states, words)
             )
@@ -147,8 +157,9 @@ class _TokenLogprobs(torch.autograd.Function):
         return grad_hidden, grad_weight_VD, None, None, None
 
 
-def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
-    return (hidden @ weight.T).float()
+def _logits(hidden: Tensor, weight: Tensor | BlockMatrix) -> Tensor:
+    product = weight.product(hidden) if isinstance(weight, BlockMatrix) else hidden @ weight.T
+    return product.float()
 
 
 def _distributions(hidden: Tensor, weight: Tensor, totals_U: Tensor, cut: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,118 @@
+"""A model whose matrices stay in the blocks of its GGUF file while an adapter is trained on them.
+
+Its modules are those of `transformers`, under the same names, with the linear layers and the embedding replaced by
+frozen ones; norms and biases are float32. Nothing is dequantised but what is multiplied with at a time, and the file is
+mapped: a second model of the process, as the engine's, shares its memory.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from whet.errors import ModelLoadError
+from whet.inference.weights.block_matrix import BlockMatrix
+from whet.inference.weights.gguf_tensors import GGUFTensors
+
+
+class FrozenLinear(nn.Linear):
+    """x @ W.T + b for W in blocks. `weight` are the bytes, so that PEFT finds the device of a linear layer."""
+
+    def __init__(self, matrix: BlockMatrix, bias: Tensor | None) -> None:
+        nn.Module.__init__(self)
+        self.out_features, self.in_features = matrix.shape
+        self.weight = nn.Parameter(matrix.rows, requires_grad=False)
+        self._format = matrix.format
+        self.register_parameter("bias", None if bias is None else nn.Parameter(bias, requires_grad=False))
+
+    @property
+    def matrix(self) -> BlockMatrix:
+        return BlockMatrix(self.weight, self._format)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.matrix.product(x)
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+
+class FrozenEmbedding(nn.Module):
+    """Rows of a matrix in blocks, in float32."""
+
+    def __init__(self, matrix: BlockMatrix) -> None:
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = matrix.shape
+        self.weight = nn.Parameter(matrix.rows, requires_grad=False)
+        self._format = matrix.format
+
+    @property
+    def matrix(self) -> BlockMatrix:
+        return BlockMatrix(self.weight, self._format)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.matrix.select(ids)
+
+
+def described(model: nn.Module) -> dict[str, Tensor]:
+    """A model's parameters by name; a matrix in blocks as what it stands for, in float32 on the meta device."""
+    return {name: _described(model, name, parameter) for name, parameter in model.named_parameters()}
+
+
+def _described(model: nn.Module, name: str, parameter: Tensor) -> Tensor:
+    if parameter.is_floating_point():
+        return parameter
+    matrix: BlockMatrix = getattr(model.get_submodule(name.rpartition(".")[0]), "matrix")  # noqa: B009
+    return torch.empty(matrix.shape, device="meta")
+
+
+def dense(model: nn.Module, name: str) -> Tensor:
+    """A parameter by its name, dequantised where it is in blocks."""
+    module = model.get_submodule(name.rpartition(".")[0])
+    if name.endswith(".weight") and isinstance(module, FrozenLinear | FrozenEmbedding):
+        return module.matrix.dense()
+    return model.get_parameter(name).detach()
+
+
+def load_packed(directory: Path) -> PreTrainedModel:
+    """The model that a GGUF file holds, from the directory that was made of it. Raises `ModelLoadError`."""
+    return packed_model(AutoConfig.from_pretrained(directory), GGUFTensors.of(directory))
+
+
+def packed_model(config: Any, tensors: GGUFTensors) -> PreTrainedModel:
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    tied = model.lm_head.weight is model.model.embed_tokens.weight
+    for name, module in list(model.named_modules()):
+        owner, _, attribute = name.rpartition(".")
+        if isinstance(module, nn.Linear | nn.Embedding):
+            under = "model.embed_tokens" if tied and name == "lm_head" else name
+            matrix = _tensor(tensors, f"{under}.weight", module.weight.shape)
+            if isinstance(matrix, BlockMatrix):
+                setattr(model.get_submodule(owner), attribute, _frozen(module, matrix, tensors.get(f"{name}.bias")))
+    for name, parameter in list(model.named_parameters()):
+        if parameter.is_meta:
+            owner, _, attribute = name.rpartition(".")
+            dense = nn.Parameter(_tensor(tensors, name, parameter.shape), requires_grad=False)
+            setattr(model.get_submodule(owner), attribute, dense)
+    if tied:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    rotary = model.model.rotary_emb  # its buffers are computed, not read
+    model.model.rotary_emb = type(rotary)(config)
+    return model.eval()
+
+
+def _frozen(module: nn.Module, matrix: BlockMatrix, bias: Any) -> nn.Module:
+    return FrozenEmbedding(matrix) if isinstance(module, nn.Embedding) else FrozenLinear(matrix, bias)
+
+
+def _tensor(tensors: GGUFTensors, name: str, shape: torch.Size) -> Any:
+    if name not in tensors:
+        raise ModelLoadError(f"the GGUF file lacks {name!r}, which its model needs")
+    tensor = tensors[name]
+    if tuple(tensor.shape) != tuple(shape):
+        raise ModelLoadError(
+            f"{name!r} has shape {tuple(tensor.shape)} in the GGUF file; the model needs {tuple(shape)}"
+        )
+    return tensor

@@ -1,0 +1,101 @@
+"""A model in the blocks of its GGUF file: what it computes is what its dequantised weights compute."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from tests.inference.weights import gguf_files
+from transformers import AutoModelForCausalLM
+
+from whet.errors import ModelLoadError
+from whet.inference.loading import load_policy
+from whet.inference.model_names import resolve_model
+from whet.inference.protocol import SampleRequest, SamplingParams, WeightUpdate
+from whet.inference.weights.block_matrix import BlockMatrix
+from whet.inference.weights.gguf_tensors import GGUFTensors, complete
+from whet.inference.weights.model_weights import read_checkpoint
+
+KINDS = gguf.GGMLQuantizationType
+PROMPT = [5, 9, 40, 77, 8, 8, 120, 31]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(params=["llama", "qwen2", "qwen3"])
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    gguf_files.write(tmp_path / "model.gguf", request.param, KINDS.Q4_1, dim=32)
+    return tmp_path / "model.gguf"
+
+
+def logprobs(engine: object, adapter: str | None = None) -> list[float]:
+    """Of what is drawn greedily after one prompt."""
+    request = SampleRequest(PROMPT, SamplingParams(max_tokens=12, temperature=0.0), adapter=adapter)
+    return asyncio.run(engine.sample(request)).logprobs  # type: ignore[attr-defined]
+
+
+def test_a_file_that_was_read_has_no_dequantised_weights_until_they_are_needed(file: Path) -> None:
+    directory = resolve_model(str(file))
+    assert not list(directory.glob("*.safetensors"))
+    assert complete(directory) == directory
+    named, tensors = read_checkpoint(directory), GGUFTensors.of(directory)
+    assert named.keys() == tensors.keys()
+    assert all(torch.equal(named[name], tensors.dense(name)) for name in named)
+
+
+def test_an_engine_over_blocks_samples_as_one_over_dequantised_weights(file: Path) -> None:
+    packed, dense = (load_policy(str(file), dtype=dtype).engine for dtype in ("packed", "float32"))
+    assert logprobs(packed) == pytest.approx(logprobs(dense), rel=1e-5)
+
+
+def test_adapters_merged_and_named_are_computed_in_addition_to_the_blocks(file: Path, tmp_path: Path) -> None:
+    base = AutoModelForCausalLM.from_pretrained(complete(resolve_model(str(file))), dtype=torch.float32)
+    config = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, base_model_name_or_path=str(file))
+    torch.manual_seed(0)
+    get_peft_model(base, config).save_pretrained(tmp_path / "adapter")
+    expected = logprobs(load_policy(str(tmp_path / "adapter")).engine)
+    assert logprobs(load_policy(str(tmp_path / "adapter"), dtype="packed").engine) == pytest.approx(expected, rel=1e-4)
+    named, own = (load_policy(str(file), dtype="packed").engine for _ in range(2))
+    asyncio.run(named.load_weights(WeightUpdate(1, tmp_path / "adapter", "adapter", adapter="mine")))
+    asyncio.run(own.load_weights(WeightUpdate(1, tmp_path / "adapter", "adapter")))
+    assert logprobs(named, "mine") == pytest.approx(expected, rel=1e-4)
+    assert logprobs(own) == pytest.approx(expected, rel=1e-4)
+
+
+def test_engines_of_one_process_share_the_file(file: Path) -> None:
+    first, second = (GGUFTensors.of(resolve_model(str(file))) for _ in range(2))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert isinstance(first[name], BlockMatrix)
+    assert first[name].rows.data_ptr() == second[name].rows.data_ptr()
+
+
+def test_a_model_without_blocks_is_refused_by_name() -> None:
+    with pytest.raises(ModelLoadError, match="was not made from a file of one of the architectures"):
+        load_policy("whet/tiny", dtype="packed")
+
+
+def test_a_file_that_was_cut_after_it_was_read_is_refused(file: Path) -> None:
+    directory = resolve_model(str(file))
+    with file.open("r+b") as cut:
+        cut.truncate(file.stat().st_size // 2)
+    with pytest.raises(ModelLoadError, match="is cut off: it has"):
+        GGUFTensors.of(directory)
+
+
+def test_gradients_of_a_product_are_those_of_the_dequantised_matrix(file: Path) -> None:
+    matrix = GGUFTensors.of(resolve_model(str(file)))["model.layers.1.mlp.down_proj.weight"]
+    assert isinstance(matrix, BlockMatrix)
+    x = torch.randn(2, 3, matrix.columns, generator=torch.Generator().manual_seed(0))
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    matrix.product(ours).square().sum().backward()
+    (theirs @ matrix.dense().T).square().sum().backward()
+    assert ours.grad is not None
+    assert theirs.grad is not None
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-5)
