@@ -12,7 +12,8 @@
                   GPU moves weights, masters and optimiser to host memory meanwhile; one on a CPU keeps them. Files are
                   handed over once
     adapters      an embedded engine keeps the base's file mapped, merges in float32 (4 x parameters of layers) and
-                  packs new weights while the old ones sample; a learner whose base is bfloat16 maps it once more
+                  packs new weights while the old ones sample; a learner whose base is bfloat16 maps it once more. Of a
+                  packed base engine and learner have the GGUF file mapped, and nothing else of it
     processes     Python, torch and other libraries with what malloc keeps: 440 MiB of the run, 340 of each further
                   process, 1.4 GiB of a vLLM server on its host
     activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 4 W + 3 K + heads x length) + 2 H) x 4 bytes; with
@@ -40,6 +41,7 @@ from whet.inference.devices import choose_device
 from whet.inference.loading import base_of_adapter
 from whet.inference.model_names import on_this_machine
 from whet.inference.plain.family import OtherFamily, describe
+from whet.inference.weights.gguf_cache import source_of
 from whet.rl.config import RunConfig
 from whet.rl.learner.config import EAGER_KEYS, LOGITS_AT_ONCE, LoraConfig
 from whet.rl.sections.inference import InferenceConfig
@@ -242,6 +244,9 @@ def sampler_parts(
 def merging_parts(arch: Architecture, config: TrainingConfig, inference: InferenceConfig) -> dict[str, int]:
     """Of an embedded engine that adapters are merged into, and of the base's files."""
     count, directory = parameter_count(arch), on_this_machine(config.model)
+    if config.packed_base:
+        source = None if directory is None else source_of(directory)
+        return {"sampler: weights": 0, "base, mapped": 0 if source is None else source.stat().st_size}
     files = () if directory is None else (base_of_adapter(directory) or directory).glob("*.safetensors")
     embeddings = arch.vocab_size * arch.hidden_size * (1 if arch.tied_embeddings else 2)
     return {
@@ -273,7 +278,9 @@ def learner_parts(arch: Architecture, config: TrainingConfig, *, tokens: int, le
 
 
 def _held_bytes(config: TrainingConfig) -> int:
-    """Of a parameter that the model computes with."""
+    """Of a parameter that the model computes with; of a packed base none is held."""
+    if config.packed_base:
+        return 0
     dtype = config.learner.weights_dtype if config.lora is None else config.learner.base_dtype
     return 2 if dtype == "bfloat16" else 4
 

@@ -13,9 +13,12 @@ from safetensors.torch import load_file
 from tests.inference.weights import gguf_files
 
 from whet.errors import ConfigError
+from whet.inference.architecture import Architecture
 from whet.inference.model_names import resolve_model
+from whet.inference.plain.family import describe
 from whet.rl.config import RunConfig
 from whet.rl.data.batch import TokenSequence, pack
+from whet.rl.estimate import memory_parts, trained_count
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
@@ -85,6 +88,17 @@ def test_a_merged_export_is_dequantised(directory: Path, tmp_path: Path) -> None
     assert ours.keys() == theirs.keys()
     for name in ours:
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_dry_run_counts_the_file_once(directory: Path, tmp_path: Path) -> None:
+    tables = {"name": "r", "env": [{"id": "reverse-text"}], "lora": {"base": "packed"}}
+    config = RunConfig.model_validate({**tables, "model": str(tmp_path / "model.gguf")})
+    arch = describe(directory)
+    assert isinstance(arch, Architecture)
+    parts = memory_parts(arch, config)
+    assert parts["base, mapped"] == (tmp_path / "model.gguf").stat().st_size
+    assert parts["sampler: weights"] == 0
+    assert parts["learner: weights"] == 4 * trained_count(arch, config.lora)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def an_embedded_engine_is_one(run: RunConfig) -> str | None:
 
 
 def a_packed_base_is_sampled_from_here(run: RunConfig) -> str | None:
-    if run.lora is None or run.lora.base == "dense" or run.engine == "embedded":
+    if not run.packed_base or run.engine == "embedded":
         return None
     return (
         'lora.base = "packed" keeps the weights of a GGUF file as they are, and vLLM is given weights in float32 or '

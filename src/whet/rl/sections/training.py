@@ -185,6 +185,11 @@ class TrainingConfig(StrictModel):
         self.learner.check_dtypes(self.lora)
         return self
 
+    @property
+    def packed_base(self) -> bool:
+        """Whether an adapter is trained on a base that stays as it is in its GGUF file."""
+        return self.lora is not None and self.lora.base == "packed"
+
     def settled(self, began: TrainingConfig | None = None) -> Self:
         """With a dtype for each `auto`: by device, or, resumed, by the config that the run `began` with.
 

@@ -92,7 +92,7 @@ class Backend:
         """Options of the embedded engine."""
         config = self.plan.config
         return {
-            "dtype": "packed" if config.lora is not None and config.lora.base == "packed" else config.inference.dtype,
+            "dtype": "packed" if config.packed_base else config.inference.dtype,
             "device": embedded_device(config),
             "threads": config.threads()[0],
             "record_experts": config.algorithm.router_replay,
