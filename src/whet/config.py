@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -272,9 +273,9 @@ def resolve_paths(
     for name in names:
         value = layer.get(name)
         if isinstance(value, str):
-            layer[name] = str(folder / Path(value).expanduser())
+            layer[name] = str(folder / os.path.expanduser(value))
         elif isinstance(value, list):
-            layer[name] = [str(folder / Path(item).expanduser()) for item in value]
+            layer[name] = [str(folder / os.path.expanduser(item)) for item in value]
     for name in names_or_paths:
         if isinstance(layer.get(name), str):
             layer[name] = name_or_path(layer[name], folder)

@@ -32,6 +32,7 @@ from whet.envs.identity.installed import installed_package
 from whet.envs.loading import LOCAL_FOLDER
 from whet.errors import ConfigError
 from whet.parsing import parse_toml
+from whet.system.files import expanded
 
 REPLACED = "verifiers"
 STAND_INS = [f"0.1.{patch}+whet" for patch in range(int(CONTRACT_VERSION.rpartition(".")[2]) + 1)]
@@ -162,12 +163,12 @@ def _editable_installs() -> dict[str, str]:
 def _divided(target: str) -> tuple[str, str]:
     """A folder or a name, and its extras: `word-game[dev]`. Extras of anything else stay where they are."""
     match = re.fullmatch(r"([^\[\]]+)(\[[^\[\]]*\])", target)
-    return (target, "") if match is None or Path(target).expanduser().exists() else (match[1], match[2])
+    return (target, "") if match is None or expanded(target).exists() else (match[1], match[2])
 
 
 def _source(base: str, target: str) -> str:
     """The folder or file of `base`, which is `target` without extras; or what pip is given instead."""
-    path = Path(base).expanduser()
+    path = expanded(base)
     if path.exists():
         return str(path.resolve())
     if target.startswith((".", "/", "~")):

@@ -18,6 +18,7 @@ from whet.errors import ConfigError
 from whet.hub.answers import EnvironmentAnswer, KeyAnswer
 from whet.hub.client.connection import connect, path_of
 from whet.hub.client.fetch import HubId, credentials_for_pip, find_version, requirement_of
+from whet.system.files import expanded
 
 # `whet env secret` and `whet env var`: what a hub keeps with an environment.
 
@@ -285,6 +286,6 @@ def install_from_anywhere(target: str, *, editable: bool = False, hub: str | Non
 
 
 def _is_of_a_hub(target: str) -> bool:
-    if "/" not in target or "://" in target or Path(target.partition("[")[0]).expanduser().exists():
+    if "/" not in target or "://" in target or expanded(target.partition("[")[0]).exists():
         return False
     return parse_id(target).owner is not None

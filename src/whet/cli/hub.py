@@ -24,6 +24,7 @@ from whet.hub.answers import (
 )
 from whet.hub.client.connection import connect, path_of
 from whet.hub.serve import HubConfig, serve
+from whet.system.files import expanded
 from whet.system.offline import is_loopback
 
 UserArgument = Annotated[str, typer.Argument(metavar="USER", help="Name of a user.")]
@@ -91,7 +92,7 @@ def recover(
     with extra("hub", "a hub"):
         from whet.hub.opening import new_admin_token
 
-        typer.echo(new_admin_token(data.expanduser().absolute(), database))
+        typer.echo(new_admin_token(expanded(data).absolute(), database))
 
 
 @user_app.command("add")

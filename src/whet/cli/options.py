@@ -20,6 +20,7 @@ from whet.cli.output import json_object
 from whet.config import option_of
 from whet.errors import ConfigError
 from whet.records.directory import METADATA, RESULTS
+from whet.system.files import expanded
 
 GIVEN = "given"
 DEFAULT_SEED = "0"
@@ -146,7 +147,7 @@ def spell_out(arguments: Sequence[str]) -> list[str]:
 
 
 def _is_evaluation(word: str) -> bool:
-    path = Path(word).expanduser()
+    path = expanded(word)
     if path.name in (RESULTS, METADATA) or any((path / name).exists() for name in (RESULTS, METADATA)):
         return True
     if "/" in word and not path.exists():

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 from whet.clients.client import Client
@@ -18,6 +17,7 @@ from whet.evals.config import EvalConfig
 from whet.inference.devices import check_device
 from whet.inference.protocol import sampling_text
 from whet.inference.sampling_args import read_sampling_args
+from whet.system.files import expanded
 from whet.system.terminal import duration
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -186,7 +186,7 @@ def _each_local(configs: Sequence[EvalConfig], act: Callable[[str], object]) -> 
         try:
             act(config.model)
         except ModelLoadError as error:
-            if Path(config.model).expanduser().exists():
+            if expanded(config.model).exists():
                 raise
             raise ModelLoadError(f"{error} {_endpoint_hint(config)}") from None
 

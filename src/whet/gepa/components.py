@@ -18,6 +18,7 @@ from whet.errors import ConfigError, GepaError
 from whet.gepa.config import Kind
 from whet.gepa.records.stored import BEST_PROMPT
 from whet.gepa.types import Candidate
+from whet.system.files import expanded
 
 BEST_COMPONENTS = "best_components.json"
 PROMPT_SUFFIXES = (".txt", ".md")
@@ -69,7 +70,7 @@ def read_seed_prompt(value: Any, folder: Path, where: str) -> str:
     if not isinstance(path, str):
         raise ConfigError(f"{where}: seed_prompt should be a text, or {{file = PATH}} (got {value!r:.80}).")
     is_named = "\n" not in path and len(path) < 1000
-    file = folder / Path(path).expanduser() if is_named else None
+    file = folder / expanded(path) if is_named else None
     named = file is not None and (file.is_file() or (file.suffix in PROMPT_SUFFIXES and " " not in path))
     if not isinstance(value, Mapping) and not named:
         return path

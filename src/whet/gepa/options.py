@@ -35,6 +35,7 @@ from whet.gepa.config import EnvSection, GepaConfig
 from whet.gepa.records.stored import BEST_PROMPT
 from whet.gepa.types import Candidate
 from whet.records.directory import SEARCH_CONFIG, free_path, load_metadata
+from whet.system.files import expanded
 from whet.system.redaction import redacted, redacted_keys
 
 COMMAND_LINE = "command line"
@@ -63,7 +64,7 @@ def load_config(target: str | None, given: Mapping[str, Any]) -> GepaConfig:
     if target is None:
         raise ConfigError("name an environment or a config file: whet gepa run ENV. To continue a run: --resume RUN.")
     is_file = target.endswith(".toml")
-    path = Path(target).expanduser()
+    path = expanded(target)
     source = str(path) if is_file else COMMAND_LINE
     layer = _canonical(read_toml(path), source, path.parent) if is_file else {"env": [{"id": target}]}
     data = _merged(layer, given)

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from whet.config import Option, StrictModel
 from whet.gateway.serve import address_of, answer, listen
+from whet.system.files import expanded
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -50,7 +51,7 @@ def serve(config: HubConfig, on_ready: Callable[[str, str | None], None]) -> Non
     from whet.hub.worker import Worker
 
     listening = listen(config.host, config.port)
-    data = config.data.expanduser().absolute()
+    data = expanded(config.data).absolute()
     with listening, open_hub(data, config.database, config.storage, config.upstream) as (hub, token):
         worker = Worker(hub) if config.actions else None
         try:

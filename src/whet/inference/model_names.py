@@ -13,7 +13,7 @@ from pathlib import Path
 
 from whet.errors import ModelLoadError
 from whet.inference.weights import gguf_cache
-from whet.system.files import user_cache, write_whole
+from whet.system.files import expanded, user_cache, write_whole
 
 TINY = "whet/tiny"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -62,7 +62,7 @@ def find_local(model: str) -> Path | None:
         return tiny.path()
     if model in PACKAGED:
         return gguf_cache.converted(packaged_file(model))
-    path = Path(model).expanduser()
+    path = expanded(model)
     if model and path.is_dir():
         return path
     if path.suffix == ".gguf":
@@ -86,7 +86,7 @@ def gguf_file(model: str) -> Path | None:
     """The GGUF file that a name means; None for a name of another kind."""
     if model in PACKAGED:
         return packaged_file(model)
-    path = Path(model).expanduser()
+    path = expanded(model)
     return path if path.suffix == ".gguf" and not path.is_dir() else None
 
 

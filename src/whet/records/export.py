@@ -18,6 +18,7 @@ from typing import Any
 from whet.errors import RunError
 from whet.records.rollout_text import pieces
 from whet.records.store import Store
+from whet.system.files import expanded
 
 LONGEST = 74_994
 """Characters of base64 that terminals take at most: xterm's limit, which others have copied."""
@@ -117,7 +118,7 @@ def save(
     all is written, and not at all where `stopped` returns true. Raises `RunError` for a file that exists, for another
     ending, and where it cannot be written.
     """
-    path = path.expanduser()
+    path = expanded(path)
     if path.suffix not in (".md", ".jsonl"):
         raise RunError(f"{path}: give a name that ends in .md (for people) or in .jsonl (the lines of the results).")
     if path.exists():

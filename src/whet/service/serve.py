@@ -14,6 +14,7 @@ from pydantic import Field
 from whet.config import Option
 from whet.gateway.serve import address_of, listen
 from whet.hub.serve import HubConfig, run
+from whet.system.files import expanded
 
 LISTENING = "WHET_SERVICE_SOCKET"
 """The number of an open descriptor: a socket that listens already, of `whet service up`."""
@@ -44,7 +45,7 @@ def serve_api(config: ApiConfig, on_ready: Callable[[str, str | None], None]) ->
     from whet.service.webhooks.sender import WebhookSender
 
     allowed = networks(config.webhook_allow)
-    data = config.data.expanduser().absolute()
+    data = expanded(config.data).absolute()
     opened = open_service(data, config.database, config.storage, config.upstream, tries=config.actions)
     with (
         given_or_listen(config.host, config.port) as listening,

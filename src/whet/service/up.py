@@ -33,6 +33,7 @@ from whet.records.lock import take
 from whet.service.runner.serve import NETWORK_HELP
 from whet.service.serve import LISTENING, ApiConfig
 from whet.system.children import PARENT_PIPE, start
+from whet.system.files import expanded
 
 POLL_S = 0.2
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
@@ -109,7 +110,7 @@ def run_service(config: UpConfig, on_ready: Ready, say: Say) -> None:
     `say` gets lines for the user. Raises `ConfigError` where the port or the folder is taken, and where the API cannot
     start.
     """
-    data = config.data.expanduser().absolute()
+    data = expanded(config.data).absolute()
     stop = threading.Event()
     with (
         listen(config.host, config.port) as listening,

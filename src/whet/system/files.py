@@ -23,6 +23,11 @@ from whet.system.redaction import KNOWN
 from whet.system.untrusted import open_path
 
 
+def expanded(path: str | Path) -> Path:
+    """With the home directory for `~` or `~user`; as it is where the user is not known, and so reported as missing."""
+    return Path(os.path.expanduser(path))
+
+
 def json_line(value: Any, default: Callable[[Any], Any] | None = None, *, ascii: bool = True) -> str:
     """`value` on one line, with its newline. What JSON does not know goes through `default`, or is written as text.
 

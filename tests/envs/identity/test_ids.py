@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from whet.envs.identity.ids import EnvironmentId, label_of, parse_id
@@ -93,6 +93,7 @@ def test_a_malformed_id_is_one_line(text: str, says: str | None) -> None:
     assert message.isprintable()
 
 
+@example(text="~0")  # the home of a user who is not known
 @given(st.text(max_size=80))
 def test_any_text_is_an_id_or_a_clear_refusal(text: str) -> None:
     def message() -> str:

@@ -16,6 +16,7 @@ from whet.service.runner.serve import RunnerConfig, serve_runner
 from whet.service.serve import ApiConfig, serve_api
 from whet.service.up import UpConfig, run_service
 from whet.system.children import end_with_parent, undumpable
+from whet.system.files import expanded
 from whet.system.offline import is_loopback
 
 app = typer.Typer(rich_markup_mode=None)
@@ -146,5 +147,5 @@ def rotate(
     with extra("service", "the training service"):
         from whet.service.service import rotate_key
 
-        count, key = rotate_key(data.expanduser().absolute(), database)
+        count, key = rotate_key(expanded(data).absolute(), database)
         typer.echo(f"{count} values are encrypted with the new key {key}")

@@ -27,6 +27,7 @@ from whet.hub.client.settings import hub_is_set
 from whet.inference.devices import choose_device
 from whet.sandboxes.bubblewrap.backend import BubblewrapBackend
 from whet.system.env_files import find_key
+from whet.system.files import expanded
 from whet.system.terminal import safe_text
 
 app = typer.Typer(rich_markup_mode=None)
@@ -58,7 +59,7 @@ def setup(
     """
     from whet.authoring.scaffold import set_up
 
-    made = set_up(folder.expanduser(), template)
+    made = set_up(expanded(folder), template)
     if json_output:
         print_json(made)
         return

@@ -20,6 +20,7 @@ from whet.hub.client import fetch, publish
 from whet.hub.client.connection import HubRequestError, connect, path_of
 from whet.hub.client.fetch import HubId, find_version, version_path
 from whet.hub.client.package import Built, PackageSource, find_source, uncommitted
+from whet.system.files import expanded
 from whet.system.terminal import safe_lines, safe_text
 
 SHOWN_FILES = 12
@@ -148,7 +149,7 @@ def pull(
     """
     with connect(hub) as connection:
         version = find_version(connection, hub_id(environment))
-        target = path.expanduser() if path is not None else Path(LOCAL_FOLDER, version.module)
+        target = expanded(path) if path is not None else Path(LOCAL_FOLDER, version.module)
         fetch.pull(connection, version, target)
     typer.echo(f"pulled {version.id} into {target}/")
 

@@ -21,6 +21,7 @@ from typing import Any, get_args, get_type_hints
 
 from whet.envs.config.texts import SYSTEM_PROMPT
 from whet.errors import ConfigError
+from whet.system.files import expanded
 
 SECTIONS = ("taskset", "harness")
 COMPONENTS = "components"
@@ -62,7 +63,7 @@ def with_files(args: Mapping[str, Any], folder: Path, where: str) -> dict[str, A
     for name in (SYSTEM_PROMPT, COMPONENTS):
         value = values.get(name)
         if isinstance(value, Mapping) and set(value) == {"file"} and isinstance(value["file"], str):
-            values[name] = _read_texts(folder / Path(value["file"]).expanduser(), name, where)
+            values[name] = _read_texts(folder / expanded(value["file"]), name, where)
     return values
 
 

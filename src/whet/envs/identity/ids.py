@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whet.errors import EnvironmentLoadError
+from whet.system.files import expanded
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 LOWER_CASE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")  # owners, and the names of environments on a hub
@@ -72,7 +73,7 @@ def parse_id(text: str, *, of_hub: bool = False) -> EnvironmentId:
         raise _malformed(text, "is empty or has spaces or control characters around it or inside")
     if "://" in text:
         return _url(text)
-    path = Path(text).expanduser()
+    path = expanded(text)
     is_path = text.startswith((".", "/", "~")) or text.endswith(".py")
     if is_path or (len(path.parts) > 1 and not of_hub and path.exists()):
         return EnvironmentId(text, path.stem if path.suffix == ".py" else path.name or path.resolve().name, path=path)

@@ -17,6 +17,7 @@ from whet.evals.planning.options import Layer, canonical, merged, to_config
 from whet.evals.planning.toml_file import Entry, eval_defaults, read_eval_file, sets
 from whet.evals.sessions.resume import find_to_resume
 from whet.records.directory import METADATA, RESULTS
+from whet.system.files import expanded
 from whet.system.offline import check_loopback
 
 COMMAND_LINE = "command line"
@@ -65,7 +66,7 @@ def plan_evals(
 
 def _entries(target: str) -> list[Entry]:
     if target.endswith(".toml"):
-        return read_eval_file(Path(target).expanduser())
+        return read_eval_file(expanded(target))
     return [Entry(COMMAND_LINE, {"environment": target})]
 
 
@@ -149,5 +150,5 @@ def _resumed(configs: Sequence[EvalConfig], resumes: Sequence[Resume], note: Cal
 
 def _directory(resume: str | Path) -> Path:
     """An evaluation's directory, which its files name too."""
-    path = Path(resume).expanduser()
+    path = expanded(resume)
     return path.parent if path.name in (RESULTS, METADATA) else path

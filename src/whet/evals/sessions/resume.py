@@ -27,6 +27,7 @@ from whet.evals.config import EvalConfig
 from whet.records.differences import difference_lines, refuse
 from whet.records.directory import METADATA, RESULTS, load_metadata
 from whet.rollouts.row_log import read_rows
+from whet.system.files import expanded
 from whet.system.redaction import redacted
 
 NOWHERE = -1
@@ -224,7 +225,7 @@ def environment_source(environment: str) -> dict[str, Any]:
 
 def model_files(model: str) -> str | None:
     """A digest of the files of a model in a directory; None for one that is known by its name alone."""
-    directory = Path(model).expanduser()
+    directory = expanded(model)
     return digest_of_files(directory) if directory.is_dir() else None
 
 

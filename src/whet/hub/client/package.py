@@ -28,7 +28,7 @@ from whet.hub.archive.wheels import check_wheel
 from whet.hub.client.settings import TOKEN_VARIABLE
 from whet.parsing import parse_toml
 from whet.system.children import output_of
-from whet.system.files import write_whole
+from whet.system.files import expanded, write_whole
 from whet.system.terminal import safe_text
 
 LARGE_BYTES = 5 << 20
@@ -69,7 +69,7 @@ class Built:
 
 def find_source(target: str) -> PackageSource:
     """The package in a folder, or in the folder of that name in `environments/`. Raises `ConfigError`."""
-    path = Path(target).expanduser()
+    path = expanded(target)
     candidates = [path]
     if "/" not in target and target not in (".", ".."):
         candidates += [Path(LOCAL_FOLDER, target), Path(LOCAL_FOLDER, target.replace("-", "_"))]

@@ -16,6 +16,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from whet.errors import EngineError
+from whet.system.files import expanded
 
 VARIABLE = "WHET_VLLM_PYTHON"
 OLDEST = "0.20"
@@ -57,9 +58,9 @@ class VllmPython:
 def chosen_python(python: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[Path, str]:
     """The interpreter that is looked at, and where it was set."""
     if python is not None:
-        return python.expanduser(), "[inference] python"
+        return expanded(python), "[inference] python"
     if environ.get(VARIABLE):
-        return Path(environ[VARIABLE]).expanduser(), VARIABLE
+        return expanded(environ[VARIABLE]), VARIABLE
     return Path(sys.executable), "the Python that runs whet"
 
 

@@ -25,7 +25,6 @@ from typing import Any
 
 from whet.errors import EngineError
 from whet.inference.vllm import guard
-from whet.inference.weights.gguf_tensors import complete
 from whet.system.children import how_it_ended, is_suspended, start
 from whet.system.files import user_cache
 
@@ -102,6 +101,8 @@ class VllmServer:
 
     def start(self) -> None:
         """Start the guard, which starts the server; returns at once."""
+        from whet.inference.weights.gguf_tensors import complete
+
         assert self._guard is None, "a server is started once"
         if sys.platform != "linux":
             raise EngineError("whet starts vLLM servers on Linux alone. Start one yourself and name its base_url.")

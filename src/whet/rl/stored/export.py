@@ -23,7 +23,7 @@ from whet.rl.sections.algorithm import INITIAL
 from whet.rl.storage.checkpoints import Checkpoint, load_checkpoint, newest_checkpoint
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.stored.stored_run import StoredTraining, open_run
-from whet.system.files import replace_directory
+from whet.system.files import expanded, replace_directory
 
 if TYPE_CHECKING:
     from whet.rl.learner.weights import Weights
@@ -238,7 +238,7 @@ def starting_adapter(lora: LoraConfig | None) -> LoraConfig | None:
 
 def _checkpoint_named(name: str) -> tuple[Path, int] | None:
     """Run and step where `name` is (or was) a checkpoint directory of a run."""
-    path = Path(name).expanduser().absolute()
+    path = expanded(name).absolute()
     step = path.name.removeprefix("step_")
     run = path.parent.parent
     if path.parent.name != "checkpoints" or not step.isdigit() or not (run / RUN_CONFIG).is_file():

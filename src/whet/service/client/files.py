@@ -15,6 +15,7 @@ from typing import Any
 from whet.authoring.review.about_files import KEY_FILES, secrets_in
 from whet.errors import ConfigError
 from whet.records.directory import RUN_CONFIG
+from whet.system.files import expanded
 from whet.system.terminal import safe_text
 
 FILE_BYTES = 50 << 20
@@ -52,7 +53,7 @@ class SubmissionFiles:
 
         `where` is the key that names it, for messages.
         """
-        path = path.expanduser().resolve()
+        path = expanded(path).resolve()
         if path not in self._names:
             name = self._free(f"{into}/{path.name}")
             files = list(_below(path)) if path.is_dir() else [(Path(), path)]
@@ -138,7 +139,7 @@ def with_files(value: Any, where: str, files: SubmissionFiles) -> Any:
         return [with_files(item, f"{where}.{index}", files) for index, item in enumerate(value)]
     if not isinstance(value, str) or not 0 < len(value) < 1_000 or "\n" in value or "://" in value:
         return value
-    path = Path(value).expanduser()
+    path = expanded(value)
     try:
         is_file = path.is_file() and ("/" in value or bool(path.suffix))
         is_folder = path.is_dir() and value.startswith((".", "~", "/")) and path.resolve() != Path("/")

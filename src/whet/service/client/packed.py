@@ -20,6 +20,7 @@ from whet.inference.model_names import PACKAGED, TINY
 from whet.service.client.environments import nested_ids
 from whet.service.client.files import SubmissionFiles, with_files
 from whet.system.env_files import parse_env_file
+from whet.system.files import expanded
 from whet.system.offline import is_loopback
 from whet.system.redaction import SHORTEST, redacted, redacted_keys
 
@@ -145,7 +146,7 @@ def submitted_model(name: str, where: str, files: SubmissionFiles, models: Seque
     """
     if name == TINY:
         return name
-    path = Path(name).expanduser()
+    path = expanded(name)
     if name not in PACKAGED and (path.is_dir() or path.suffix == ".gguf"):
         if not path.exists():
             raise ModelLoadError(f"{where}: there is no file {name}.")
@@ -167,7 +168,7 @@ def submitted_model(name: str, where: str, files: SubmissionFiles, models: Seque
 
 def submitted_adapter(path: str, where: str, files: SubmissionFiles) -> str:
     """`[lora] path` in the submission. Raises `ConfigError` for a checkpoint."""
-    folder = Path(path).expanduser()
+    folder = expanded(path)
     if folder.is_dir() and (folder / "adapter_config.json").is_file():
         return files.add(folder, where, "models")
     if folder.exists() or folder.is_absolute():

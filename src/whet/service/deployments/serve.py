@@ -22,6 +22,7 @@ from whet.errors import ConfigError
 from whet.gateway.serve import answer, event_loop_factory
 from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, DTYPE_HELP, EngineDtype, check_device
 from whet.service.serve import given_or_listen
+from whet.system.files import expanded
 
 if TYPE_CHECKING:
     from whet.hub.storage.database import Database
@@ -75,7 +76,7 @@ def serve(config: DeploymentsConfig, on_ready: Callable[[str], None]) -> None:
     check_device(config.device, "device")
     if config.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(config.threads)  # before torch is imported: counts for all of its threads
-    data = config.data.expanduser().absolute()
+    data = expanded(config.data).absolute()
     import_parts()
     with (
         joined_database(data, config.database) as database,

@@ -16,6 +16,7 @@ from whet.config import Option, Paths, StrictModel
 from whet.service.runner.isolation import Choice, choose
 from whet.service.runner.machine import this_machine
 from whet.system.children import undumpable
+from whet.system.files import expanded
 
 NETWORK_HELP = (
     "An address in a private network that runs may reach, such as 10.0.0.5:8000 or name=10.0.0.5:8000, besides all "
@@ -69,7 +70,7 @@ def serve_runner(config: RunnerConfig, on_ready: Callable[[str], None]) -> None:
     from whet.service.storage.tables import joined_database
 
     undumpable()
-    data = config.data.expanduser().absolute()
+    data = expanded(config.data).absolute()
     reachable = allowed(config.network)
     isolation = choose(config.isolation, own_network=reachable is not None)
     with joined_database(data, config.database) as database:
@@ -79,7 +80,7 @@ def serve_runner(config: RunnerConfig, on_ready: Callable[[str], None]) -> None:
             blobs=FileStore(str(data / "blobs")),
             packages=FileStore(config.storage or str(data / "files")),
             isolation=isolation,
-            readable=[path.expanduser().absolute() for path in config.readable],
+            readable=[expanded(path).absolute() for path in config.readable],
             database=Path(file).absolute() if file else None,
             network=None if reachable is None else config.network,
             upstream=config.upstream,
