@@ -1,0 +1,113 @@
+"""What a dry run says a training run will take, against what the run takes.
+
+    python benchmarks/memory.py [--only tiny lora packed] [--steps 2] [--json]
+
+Each case is a config: `whet train run --dry-run` says its memory, then the run is made as a process of its own, with
+what it starts. Its memory is the proportional share of every page that is resident, mapped files included, of all its
+processes together, read ten times a second; the peak counts. Models: whet/tiny, and SmolLM2-135M, which
+`whet model get smollm2-135m` brings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from whet.system.children import family
+
+WHET = (sys.executable, "-m", "whet.cli.main")
+SMALL = {"max_tokens": 48, "batch_size": 32, "rollouts_per_example": 8, "micro_batch_tokens": 512}
+TINY, SMOL = "whet/tiny", "smollm2-135m"
+CASES: dict[str, dict[str, Any]] = {
+    "tiny": {"model": TINY},
+    "tiny, async": {"model": TINY, "max_async_level": 1},
+    "tiny, 2 ranks": {"model": TINY, "ranks": 2},
+    "full": {"model": SMOL},
+    "lora": {"model": SMOL, "lora": "dense"},
+    "lora, async": {"model": SMOL, "lora": "dense", "max_async_level": 1},
+    "packed": {"model": SMOL, "lora": "packed"},
+    "packed, recomputed": {"model": SMOL, "lora": "packed", "recompute": True},
+    "packed, async": {"model": SMOL, "lora": "packed", "recompute": True, "max_async_level": 1},
+}
+
+
+def config_of(case: dict[str, Any], steps: int) -> str:
+    lines = [
+        f'model = "{case["model"]}"',
+        f"max_steps = {steps}",
+        f"batch_size = {SMALL['batch_size']}",
+        f"rollouts_per_example = {SMALL['rollouts_per_example']}",
+        f"max_async_level = {case.get('max_async_level', 0)}",
+        "[sampling]",
+        f"max_tokens = {SMALL['max_tokens']}",
+        "[[env]]",
+        'id = "reverse-text"',
+        "[deployment]",
+        "threads = 2" if case.get("max_async_level") or case.get("ranks") else "threads = 1",
+        "[eval]",
+        "num_examples = 4",
+        "[learner]",
+        f"micro_batch_tokens = {SMALL['micro_batch_tokens']}",
+        f"activation_checkpointing = {json.dumps(case.get('recompute', False))}",
+    ]
+    lines += [f"ranks = {case['ranks']}"] if "ranks" in case else []
+    lines += ["[lora]", "rank = 8", f'base = "{case["lora"]}"'] if "lora" in case else []
+    return "\n".join(lines) + "\n"
+
+
+def said(config: Path) -> int:
+    """Bytes, by the dry run."""
+    command = [*WHET, "train", "run", str(config), "--name", "said", "--dry-run", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=config.parent)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    total: int = json.loads(done.stdout.splitlines()[-1])["estimate"]["total"]
+    return total
+
+
+def used(config: Path) -> int:
+    """Bytes at the peak of the run."""
+    command, peak = [*WHET, "train", "run", str(config), "--name", "used"], 0
+    with (config.parent / "log").open("w") as log:
+        run = subprocess.Popen(command, stdout=log, stderr=log, cwd=config.parent)
+        while run.poll() is None:
+            peak = max(peak, sum(map(share, family(run.pid))))
+            time.sleep(0.1)
+    if run.returncode:
+        raise SystemExit((config.parent / "log").read_text())
+    return peak
+
+
+def share(pid: int) -> int:
+    """Resident bytes of a process, those that it shares divided among their users; 0 where it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--steps", type=int, default=2, help="of each run")
+    parser.add_argument("--json", action="store_true", help="the JSON lines only, without the table")
+    arguments = parser.parse_args()
+    for name in arguments.only:
+        with tempfile.TemporaryDirectory() as folder:
+            config = Path(folder) / "config.toml"
+            config.write_text(config_of(CASES[name], arguments.steps))
+            result = {"case": name, "said_mib": said(config) >> 20, "used_mib": used(config) >> 20}
+        result["ratio"] = round(result["said_mib"] / result["used_mib"], 2)
+        text = f"{name:20} said {result['said_mib']:6,} MiB  used {result['used_mib']:6,} MiB  {result['ratio']:.2f}"
+        print(json.dumps(result) if arguments.json else text, flush=True)
+
+
+if __name__ == "__main__":
+    main()
