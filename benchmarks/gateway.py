@@ -40,9 +40,10 @@ REQUEST = request(max_tokens=8)
 STREAMED = request(max_tokens=TOKENS, stream=True, logprobs=True)
 
 SERVER = """
-import asyncio, json, time
+import asyncio, gc, json, time
 from whet.gateway.app import Gateway
-from whet.gateway.serve import event_loop_factory, listen, run
+from whet.gateway.connections import limited_connections
+from whet.gateway.serve import answer, event_loop_factory, listen
 from whet.inference.loading import load_policy
 from whet.inference.protocol import Sample, VersionRun
 from whet.types import UserMessage
@@ -74,7 +75,10 @@ async def main():
         times.append(time.perf_counter() - start)
     listening = listen("127.0.0.1", 0)
     print(json.dumps({"port": listening.getsockname()[1], "inside_s": sorted(times)[1000]}), flush=True)
-    await run(Gateway({"whet/tiny": policy.client}), listening)
+    gc.collect()
+    gc.freeze()
+    gateway = Gateway({"whet/tiny": policy.client})
+    await answer(gateway.app, listening, limited_connections(), lambda: None, 5)
 
 with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
     runner.run(main())
