@@ -1,4 +1,4 @@
-"""Child processes: start, end, no child outlives its parent; and the identity of a process id.
+"""Child processes: how they start and end, also when their parent is killed; and the identity of a process id.
 
 Process ids are reused; an id together with the time at which its process began and the boot of its machine is not.
 Programs that guard others by themselves, in few milliseconds or in another Python, have their own few lines of this:

@@ -29,9 +29,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.fixture(params=["llama", "qwen2", "qwen3"])
+@pytest.fixture(params=["llama", "qwen2", "qwen3", "phi3", "gemma3"])
 def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    gguf_files.write(tmp_path / "model.gguf", request.param, KINDS.Q4_1, dim=32)
+    own = request.param in ("phi3", "gemma3")  # whose width of heads is not read from the file
+    dim, layers = gguf_files.HIDDEN // gguf_files.HEADS if own else 32, 6 if request.param == "gemma3" else 2
+    gguf_files.write(tmp_path / "model.gguf", request.param, KINDS.Q4_1, dim=dim, layers=layers)
     return tmp_path / "model.gguf"
 
 
@@ -48,6 +50,25 @@ def test_a_file_that_was_read_has_no_dequantised_weights_until_they_are_needed(f
     named, tensors = read_checkpoint(directory), GGUFTensors.of(directory)
     assert named.keys() == tensors.keys()
     assert all(torch.equal(named[name], tensors.dense(name)) for name in named)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "phi3", "gemma3"])
+def test_tensors_are_those_that_transformers_reads(tmp_path: Path, architecture: str) -> None:
+    dim, layers = 128 if architecture == "qwen3" else 16, 6 if architecture == "gemma3" else 2
+    gguf_files.write(tmp_path / "model.gguf", architecture, KINDS.Q4_1, dim=dim, layers=layers)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
+    tensors = GGUFTensors.of(resolve_model(str(tmp_path / "model.gguf")))
+    for name, parameter in theirs.named_parameters():
+        assert torch.equal(tensors.dense(name), parameter), name
+
+
+def test_files_that_say_mistral_are_laid_out_as_those_that_say_llama(tmp_path: Path) -> None:
+    """`transformers` reads the config of such a file, and not its tensors."""
+    for name in ("llama", "mistral"):
+        gguf_files.write(tmp_path / f"{name}.gguf", name, KINDS.Q8_0)
+    llama, mistral = (GGUFTensors.of(resolve_model(str(tmp_path / f"{name}.gguf"))) for name in ("llama", "mistral"))
+    assert llama.keys() == mistral.keys()
+    assert all(torch.equal(llama.dense(name), mistral.dense(name)) for name in llama)
 
 
 def test_an_engine_over_blocks_samples_as_one_over_dequantised_weights(file: Path) -> None:
@@ -71,7 +92,7 @@ def test_adapters_merged_and_named_are_computed_in_addition_to_the_blocks(file: 
 
 def test_engines_of_one_process_share_the_file(file: Path) -> None:
     first, second = (GGUFTensors.of(resolve_model(str(file))) for _ in range(2))
-    name = "model.layers.0.self_attn.q_proj.weight"
+    name = next(name for name in first if name.endswith(("q_proj.weight", "qkv_proj.weight")))
     assert isinstance(first[name], BlockMatrix)
     assert first[name].rows.data_ptr() == second[name].rows.data_ptr()
 

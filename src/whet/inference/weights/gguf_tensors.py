@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 WEIGHTS = "model.safetensors"
 _log = logging.getLogger(__name__)
-_INTERLEAVED, _OFFSET_NORMS = ("llama", "mistral"), ("gemma2", "gemma3")
+_INTERLEAVED, _OFFSET_NORMS = ("llama", "mistral"), ("gemma3",)
 KNOWN = (*_INTERLEAVED, *_OFFSET_NORMS, "qwen2", "qwen3", "phi3")
 """Architectures, as GGUF files call them, whose tensors are those of the checkpoint but for these two changes."""
 
