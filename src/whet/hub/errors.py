@@ -23,6 +23,7 @@ STATUS = {
     "archive_refused": 422,
     "hash_mismatch": 422,
     "refused_config": 422,
+    "file_lost": 500,
 }
 """Every code of an error, and its HTTP status."""
 
@@ -39,3 +40,12 @@ class HubError(DashboardError):
 def not_found(what: str) -> HubError:
     """The same answer for what does not exist and for what the caller may not see."""
     return HubError("not_found", f"there is no {what} here, or this token may not see it.")
+
+
+def file_lost(sha256: str) -> HubError:
+    """A row names a file that the storage does not hold."""
+    return HubError(
+        "file_lost",
+        f"the hub's storage no longer holds the file with SHA-256 {sha256}. Restore it from a backup, or push the "
+        "package again as another version.",
+    )

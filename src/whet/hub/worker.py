@@ -96,8 +96,10 @@ class Worker:
             for file in row.version.files:
                 self._unpack(file, package)
             return self._check(package)
-        except FileNotFoundError:
-            return False, "the version was deleted", ""
+        except HubError as error:  # a file that the storage lost, or a version deleted since
+            return False, str(error), ""
+        except OSError as error:
+            return False, f"the hub could not unpack it: {error.strerror or error}", ""
         finally:
             shutil.rmtree(package.parent, ignore_errors=True)
 

@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("fastapi")
 
+from whet.hub.worker import Worker
+
 JSON_V1 = "application/vnd.pypi.simple.v1+json"
 SIMPLE = "/index/ann/simple/word-game/"
 
@@ -157,3 +159,16 @@ def test_packed_pages_are_the_same_bytes(shelf: Any) -> None:
     page = projects_page([f"game-{n}" for n in range(1000)], "html")
     assert gzip.decompress(page.packed) == page.body
     assert len(Links(page.body.decode()).found) == 1000
+
+
+def test_file_that_the_storage_lost_is_named_and_its_action_fails(hub: Any, packages: Any) -> None:
+    wheel = packages.Wheel()
+    hub.push("ann", "ann", wheel, visibility="PUBLIC")
+    hub.hub.store.remove(hashlib.sha256(wheel.bytes()).hexdigest())
+    contents = "/environments/ann/word-game/versions/1.0.0/contents"
+    for path in (f"/files/ann/word-game/1.0.0/{wheel.filename}", contents):
+        assert "restore it from a backup" in hub.refused(500, "file_lost", "GET", path)["message"].lower()
+    worker = Worker(hub.hub)
+    assert worker.try_next()
+    action = hub.ok("GET", "/environments/ann/word-game/versions/1.0.0/actions", "ann")["items"][-1]
+    assert (action["state"], "no longer holds the file" in action["summary"]) == ("failed", True)

@@ -388,10 +388,12 @@ def _bytes_of(call: HubRequest, row: StoredFile, headers: dict[str, str]) -> Res
     if path is not None:
         return FileResponse(path, headers=headers, media_type=kind, filename=row.filename, stat_result=os.stat(path))
     headers |= {"Content-Length": str(row.size), "Content-Disposition": f'attachment; filename="{row.filename}"'}
+    opened = contextlib.ExitStack()
+    stream = opened.enter_context(call.hub.store.open(row.sha256))
 
     def pieces() -> Iterator[bytes]:
-        with call.hub.store.open(row.sha256) as stream:
-            while piece := stream.read(1 << 18):
+        with opened:
+            while call.request.method == "GET" and (piece := stream.read(1 << 18)):
                 yield piece
 
-    return StreamingResponse(pieces() if call.request.method == "GET" else iter(()), headers=headers, media_type=kind)
+    return StreamingResponse(pieces(), headers=headers, media_type=kind)

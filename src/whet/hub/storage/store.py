@@ -17,6 +17,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from whet.errors import ConfigError
+from whet.hub.errors import file_lost
 from whet.system.files import sync
 
 ASIDE, BY_HASH = "aside", "sha256"
@@ -40,8 +41,11 @@ class FileStore:
         return f"{self._root}/{BY_HASH}/{sha256[:2]}/{sha256}"
 
     def local_path(self, sha256: str) -> Path | None:
-        """The file's path where the storage is a folder of this machine."""
-        return Path(self.path(sha256)) if self._local else None
+        """The file's path where the storage is a folder of this machine. `HubError` for one that is not stored."""
+        path = Path(self.path(sha256)) if self._local else None
+        if path is not None and not path.is_file():
+            raise file_lost(sha256)
+        return path
 
     def add(self, source: Path, sha256: str) -> None:
         """Copy a file whose hash was verified. It is durable and whole when this returns."""
@@ -67,8 +71,12 @@ class FileStore:
 
     @contextlib.contextmanager
     def open(self, sha256: str) -> Iterator[BinaryIO]:
-        """Read a file. Raises `FileNotFoundError` for one that is not stored."""
-        with self._fs.open(self.path(sha256), "rb") as file:
+        """Read a file. Raises `HubError` (`file_lost`) for one that is not stored."""
+        try:
+            file = self._fs.open(self.path(sha256), "rb")
+        except FileNotFoundError:
+            raise file_lost(sha256) from None
+        with file:
             yield cast("BinaryIO", file)
 
     def remove(self, sha256: str) -> None:

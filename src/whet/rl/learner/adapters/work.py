@@ -1,4 +1,4 @@
-"""What is asked of several LoRA adapters over one base, and what comes back.
+"""Work for several LoRA adapters over one base, and its results.
 
 A piece of work is one adapter's: its sequences, with what a loss needs of each token. Pieces of several adapters are
 computed in one pass, each with the result that it has alone.
