@@ -7,7 +7,14 @@ import sys
 import pytest
 
 from whet.errors import ConfigError
-from whet.inference.devices import check_device, choose_device
+from whet.inference.devices import (
+    ALLOCATOR,
+    EXPANDABLE,
+    check_device,
+    choose_device,
+    expand_segments,
+    without_expanding,
+)
 
 
 @pytest.mark.parametrize(
@@ -156,3 +163,16 @@ def test_every_tensor_of_the_engine_is_made_on_its_device(kind, checkpoints, sta
             directory, device="meta", record_experts=True, record_kept=True, limits=EngineLimits(kv_bytes=1 << 24)
         )
         asyncio.run(turns(engine))
+
+
+def test_segments_expand_on_cuda_unless_the_user_has_set_the_allocator() -> None:
+    environ: dict[str, str] = {}
+    expand_segments("cpu", environ)
+    assert environ == {}
+    expand_segments("cuda:1", environ)
+    assert environ == {ALLOCATOR: EXPANDABLE}
+    assert without_expanding({**environ, "HOME": "/"}) == {"HOME": "/"}  # vLLM's sleep mode refuses it
+    for name in (ALLOCATOR, "PYTORCH_CUDA_ALLOC_CONF"):
+        chosen = {name: "max_split_size_mb:512"}
+        expand_segments("cuda", chosen)
+        assert chosen == without_expanding(chosen) == {name: "max_split_size_mb:512"}

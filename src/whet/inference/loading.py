@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from whet.errors import MissingExtraError, ModelLoadError
 from whet.inference.architecture import Architecture
-from whet.inference.devices import choose_device
+from whet.inference.devices import choose_device, expand_segments
 from whet.inference.model_names import ADAPTER_CONFIG, find_local, resolve_model
 from whet.inference.plain.family import OtherFamily, check_known, describe
 
@@ -100,6 +100,7 @@ def load_policy(
         raise _missing(error) from error
 
     on = choose_device(device)
+    expand_segments(on)
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     dtypes["packed"] = torch.bfloat16 if on.startswith("cuda") else torch.float32
     if dtype not in dtypes:

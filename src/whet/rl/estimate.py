@@ -222,7 +222,7 @@ def memory_parts(arch: Architecture, config: RunConfig) -> dict[str, int]:
         parts |= merging_parts(arch, config, config.inference)
     if config.deployment.colocate:
         parts["handed over"] //= 2  # the file before is deleted when the learner has its turn
-    parts |= learner_parts(arch, config, tokens=config.learner.micro_batch_tokens, length=most)
+    parts |= learner_parts(arch, config, tokens=config.learner.tokens_at_once, length=most)
     if config.algorithm.kl_coef and not (config.lora is not None and config.algorithm.reference == "initial"):
         parts["learner: reference"] = parameter_count(arch) * _held_bytes(config)
     return parts

@@ -104,7 +104,9 @@ class TrainingPlan(Generic[ConfigT]):
 
     def lines(self) -> list[str]:
         """For people."""
-        texts = [*estimate_lines(self.estimate), *placement_lines(self.sized_placement)]
+        learner = self.config.learner
+        at_once = f"the learner computes {learner.tokens_at_once:,} tokens at once, in {learner.dtype}"
+        texts = [*estimate_lines(self.estimate), at_once, *placement_lines(self.sized_placement)]
         texts += [f"missing here: {line}" for line in self.missing]
         if self.on_paper is not None and isinstance(self.config, RunConfig):
             texts += step_time.lines(self.on_paper, self.config.sampling.max_tokens)
@@ -340,7 +342,7 @@ def _fine_tuning_memory(arch: Architecture, config: SftConfig, data: SftData | N
     most = min(arch.max_context, config.data.max_length or arch.max_context)
     longest = most if data is None else data.longest
     # A micro-batch is one sequence at least, and no more than a batch has.
-    tokens = max(longest, min(config.learner.micro_batch_tokens, config.batch_tokens or config.batch_size * longest))
+    tokens = max(longest, min(config.learner.tokens_at_once, config.batch_tokens or config.batch_size * longest))
     parts = learner_parts(arch, config, tokens=tokens, length=longest)
     if not config.samples:
         return parts

@@ -230,7 +230,7 @@ def _learning(arch: Architecture, config: RunConfig, rates: Rates, work: Work, r
     pairs = work.rollouts * work.answer * (work.prompt + work.answer / 2) + groups * work.prompt**2 / 2
     products = layer_parameters(arch) * tokens + arch.hidden_size * arch.vocab_size * work.rollouts * work.answer
     operations = passes * products + 12 * arch.num_heads * arch.head_dim * arch.num_layers * pairs
-    micro_batches = math.ceil(tokens / ranks / config.learner.micro_batch_tokens)
+    micro_batches = math.ceil(tokens / ranks / config.learner.tokens_at_once)
     held = config.learner.base_dtype if adapter else config.learner.weights_dtype
     each = 2 * parameter_count(arch) * _bytes(held) + 4 * trained_count(arch, config.lora)
     link = rates.link if ranks <= GPUS_OF_A_HOST else min(rates.link, OF_PEAK_BYTES * NETWORK)

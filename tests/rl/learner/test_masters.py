@@ -10,7 +10,13 @@ from whet.inference.architecture import read_architecture
 from whet.inference.weights.model_weights import pack as pack_weights
 from whet.inference.weights.packed_file import map_packed
 from whet.rl.data.batch import TokenSequence, pack
-from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
+from whet.rl.learner.config import (
+    CUDA_MICRO_BATCH_TOKENS,
+    MICRO_BATCH_TOKENS,
+    LearnerConfig,
+    LoraConfig,
+    OptimizerConfig,
+)
 from whet.rl.learner.optim import Masters, Optimizer
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.sections.algorithm import LossConfig
@@ -211,6 +217,9 @@ def test_on_cuda_bfloat16_is_what_auto_means_and_elsewhere_float32(machine):
     assert dtypes(LearnerConfig(device="cpu").settled(adapter=False)) == (exact, exact, exact)
     machine()
     assert dtypes(LearnerConfig().settled(adapter=False)) == (half, half, exact)
+    assert LearnerConfig().settled(adapter=False).micro_batch_tokens == CUDA_MICRO_BATCH_TOKENS
+    assert LearnerConfig(device="cpu").settled(adapter=False).micro_batch_tokens == MICRO_BATCH_TOKENS
+    assert LearnerConfig(micro_batch_tokens=7).settled(adapter=False).micro_batch_tokens == 7
     assert dtypes(LearnerConfig().settled(adapter=True)) == (half, exact, half)
     assert dtypes(LearnerConfig(dtype="float32").settled(adapter=False)) == (exact, exact, exact)
     assert dtypes(LearnerConfig(weights_dtype="float32").settled(adapter=False)) == (half, exact, exact)

@@ -19,8 +19,8 @@ from whet.inference.limits import EngineStats
 if TYPE_CHECKING:
     from whet.inference.plain.decoder import PlainDecoder
 
-PREFILL_TOKENS = 8192
-"""Padded tokens of one prefill pass at most."""
+PREFILL_TOKENS, CUDA_PREFILL_TOKENS = 1 << 13, 1 << 15
+"""Padded tokens of one prefill pass at most; on CUDA enough to keep its matrix units busy with a small model."""
 
 
 class Fill(NamedTuple):
@@ -52,13 +52,13 @@ def waves(admissions: list[Admission]) -> list[list[Admission]]:
     return by_wave
 
 
-def prefill_batches(fills: list[Fill]) -> list[list[Fill]]:
+def prefill_batches(fills: list[Fill], most: int = PREFILL_TOKENS) -> list[list[Fill]]:
     """Rows in batches of similar length, so that little is padding and little is held at once."""
     batches: list[list[Fill]] = []
     for fill in sorted((fill for fill in fills if fill.tokens), key=lambda fill: (-len(fill.tokens), fill.slot)):
         if batches:
             longest = len(batches[-1][0].tokens)
-            fits = (len(batches[-1]) + 1) * longest <= PREFILL_TOKENS
+            fits = (len(batches[-1]) + 1) * longest <= most
             if fits and 4 * len(fill.tokens) + 32 >= 3 * longest:
                 batches[-1].append(fill)
                 continue
@@ -121,7 +121,8 @@ class Prefill:
             donors, targets, lengths = zip(*copies, strict=True)
             self._cache.copy_prefix(list(donors), list(targets), max(lengths))
         fills = fills_of(wave)
-        for batch in prefill_batches(fills):
+        most = CUDA_PREFILL_TOKENS if self._device.type == "cuda" else PREFILL_TOKENS
+        for batch in prefill_batches(fills, most):
             slots, starts, tokens, adapters = zip(*batch, strict=True)
             self._decoder.prefill(list(slots), list(starts), list(tokens), adapter_rows(adapters, self._device))
         self._stats.prefill_tokens += sum(len(fill.tokens) for fill in fills)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import EngineError
+from whet.inference.devices import without_expanding
 from whet.inference.vllm import guard
 from whet.system.children import how_it_ended, is_suspended, start
 from whet.system.files import user_cache
@@ -250,7 +251,7 @@ def _environment(
     given: Mapping[str, str], temporary: Path, threads: int | None, extension: Path | None
 ) -> dict[str, str]:
     """The variables of the server's processes."""
-    own = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON}
+    own = {name: value for name, value in without_expanding(os.environ).items() if name not in _NOT_PASSED_ON}
     fixed = {
         "TMPDIR": str(temporary),
         "VLLM_RPC_BASE_PATH": str(temporary),

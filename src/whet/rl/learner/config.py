@@ -12,6 +12,10 @@ from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, choose_device
 LOGITS_AT_ONCE = 1 << 22
 """Numbers of the output layer that a learner on a CPU computes together; they are kept where that is all there are."""
 
+MICRO_BATCH_TOKENS, CUDA_MICRO_BATCH_TOKENS = 2048, 8192
+"""What is computed at once by default: enough rows to keep the device's matrix units busy. Activations of 8,192 tokens
+of a model of 7 billion parameters are about 50 GB in bfloat16, of one of 0.6 billion about 10 GB."""
+
 EAGER_KEYS = 1024
 """Up to so many keys, plain matrix products beat torch's fused attention in the backward pass on CPU."""
 
@@ -81,8 +85,11 @@ class LearnerConfig(StrictModel):
         ge=0,
         description="How often ranks or a learner's process that died are started again, from the last checkpoint.",
     )
-    micro_batch_tokens: int = Field(
-        2048, ge=1, description="Tokens computed at once; gradients of a batch add up over its micro-batches."
+    micro_batch_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens computed at once; gradients of a batch add up over its micro-batches. Absent: "
+        f"{CUDA_MICRO_BATCH_TOKENS} on CUDA, else {MICRO_BATCH_TOKENS}.",
     )
     activation_checkpointing: bool = Field(
         False, description="Keep only each layer's input and compute the layer again for its gradient: less memory."
@@ -118,16 +125,24 @@ class LearnerConfig(StrictModel):
         return size
 
     def settled(self, *, adapter: bool, began: LearnerConfig | None = None, on_cuda: bool | None = None) -> Self:
-        """With a dtype for each `auto`, where training is of an `adapter` or of all weights. `began` is `[learner]` of
-        the run that is resumed; `on_cuda` says whether it computes there, where another machine is planned for. Raises
-        `ConfigError` for a device that is not there."""
+        """With a dtype for each `auto` and the tokens of a micro-batch, where training is of an `adapter` or of all
+        weights. `began` is `[learner]` of the run that is resumed; `on_cuda` says whether it computes there, where
+        another machine is planned for. Raises `ConfigError` for a device that is not there."""
         if on_cuda is None:
             on_cuda = choose_device(self.device, "[learner] device").startswith("cuda")
         dtype = settled_dtype(self, "dtype", began, "bfloat16" if on_cuda else "float32")
         half: Precision = "bfloat16" if on_cuda and dtype == "bfloat16" else "float32"
         weights = settled_dtype(self, "weights_dtype", began, "float32" if adapter else half)
         base = settled_dtype(self, "base_dtype", began, half if adapter else "float32")
-        return self.model_copy(update={"dtype": dtype, "weights_dtype": weights, "base_dtype": base})
+        tokens = self.micro_batch_tokens or (began.micro_batch_tokens if began is not None else None)
+        tokens = tokens or (CUDA_MICRO_BATCH_TOKENS if on_cuda else MICRO_BATCH_TOKENS)
+        update = {"dtype": dtype, "weights_dtype": weights, "base_dtype": base, "micro_batch_tokens": tokens}
+        return self.model_copy(update=update)
+
+    @property
+    def tokens_at_once(self) -> int:
+        """Tokens of a micro-batch; of a config that is not settled those of a CPU."""
+        return self.micro_batch_tokens or MICRO_BATCH_TOKENS
 
     def check_dtypes(self, lora: LoraConfig | None) -> None:
         """Raise `ValueError` for a dtype that would have no effect, or that another one contradicts."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from whet.errors import ConfigError, ModelLoadError
 from whet.inference.architecture import Architecture
-from whet.inference.devices import choose_device
+from whet.inference.devices import choose_device, expand_segments
 from whet.inference.loading import base_of_adapter
 from whet.inference.model_names import resolve_model
 from whet.inference.plain.family import OtherFamily, describe
@@ -118,6 +118,7 @@ def learner_parts(
         raise ConfigError('lora.base = "packed" is computed with in one process: set learner.ranks = 1.')
     held_in = getattr(torch, computation.weights_dtype if lora is None else computation.base_dtype)
     device = choose_device(computation.device, "[learner] device")
+    expand_segments(device)
     if device == "cpu":
         _set_allocator(small=lora is not None and lora.base == "packed")
     torch.manual_seed(seed)

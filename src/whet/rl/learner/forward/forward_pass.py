@@ -62,7 +62,7 @@ class ForwardPass:
         self._call_layer = call_layer
 
     def micro_batches(self, batch: PackedBatch, vocab_size: int) -> list[MicroBatch]:
-        budget = self._computation.micro_batch_tokens
+        budget = self._computation.tokens_at_once
         if self.own:
             return [MicroBatch(batch, layout) for layout in micro_batches(batch, budget)]
         return [MicroBatch(batch, layout) for layout in padded_micro_batches(batch, budget, vocab_size)]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from whet.errors import TrainingError
-from whet.inference.devices import choose_device
+from whet.inference.devices import choose_device, expand_segments
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.forward.forward_pass import ForwardPass, MicroBatch
@@ -71,6 +71,7 @@ def make_rank_learner(
     device = choose_device(computation.device, "[learner] device")
     if device == "cuda":
         device = f"cuda:{rank % torch.cuda.device_count()}"
+    expand_segments(device)
     if device.startswith("cuda"):
         torch.cuda.set_device(device)
     sharding = Sharding(
