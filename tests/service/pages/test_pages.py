@@ -150,6 +150,16 @@ def test_a_queued_run_is_stopped_restarted_and_deleted(service: Any, log_in: Cal
     service.refused(404, "not_found", "GET", f"/runs/{run}", "ann")
 
 
+def test_each_page_of_a_run_that_has_not_begun_is_shown(service: Any, log_in: Callable[[str], Pages]) -> None:
+    run = service.submit("ann")["id"]
+    pages = log_in("ann")
+    paths = set(re.findall(rf'href="(/runs/{run}/[a-z]+)"', pages.get(f"/runs/{run}")))
+    assert {f"/runs/{run}/{name}" for name in ("rollouts", "logs", "checkpoints", "config")} <= paths
+    for path in paths:
+        pages.get(path)
+    assert "No rollouts yet" in pages.get(f"/runs/{run}/rollouts")
+
+
 def test_runs_of_others_are_left_alone(service: Any, log_in: Callable[[str], Pages]) -> None:
     run = service.submit("ann")["id"]
     pages = log_in("eve")
