@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from starlette.testclient import TestClient
 
 from .conftest import Browser, Runs
 
@@ -49,3 +52,20 @@ def test_static_files_are_cached_by_their_content(browser: Browser) -> None:
     assert (style.status_code, style.headers["cache-control"]) == (200, "public, max-age=31536000, immutable")
     assert style.headers["x-content-type-options"] == "nosniff"
     assert browser.http.get("/static/..%2fapp.py").status_code == 404
+
+
+def test_fault_of_the_server_is_a_page_or_json(browser: Browser) -> None:
+    app: Any = browser.http.app
+
+    def fail() -> None:
+        raise ZeroDivisionError("secret")
+
+    for path in ("/broken", "/api/v1/broken"):
+        app.add_api_route(path, fail)
+    with TestClient(app, raise_server_exceptions=False) as http:
+        page, data = http.get("/broken"), http.get("/api/v1/broken")
+    assert (page.status_code, data.status_code, data.json()["error"]["code"]) == (500, 500, "internal_error")
+    assert '<span class="muted">500</span></h1>' in page.text
+    for answer in (page, data):
+        assert "secret" not in answer.text
+        assert answer.headers["x-content-type-options"] == "nosniff"

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +113,26 @@ def test_a_model_that_cannot_be_fetched_is_one_clear_line(monkeypatch: pytest.Mo
     with pytest.raises(ModelLoadError, match="could not be downloaded") as caught:
         resolve_model("nobody/nothing-at-all")
     assert "\n" not in str(caught.value)
+
+
+def test_a_proxy_that_refuses_a_download_is_one_clear_line(tmp_path: Path) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_CONNECT(self) -> None:
+            self.send_error(502)
+
+    program = "from whet.inference.model_names import resolve_model; resolve_model('nobody/nothing-at-all')"
+    with HTTPServer(("127.0.0.1", 0), Refusing) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        env = {**os.environ, "HTTPS_PROXY": f"http://127.0.0.1:{proxy.server_port}", "HF_HUB_CACHE": str(tmp_path)}
+        env = {
+            name: value
+            for name, value in env.items()
+            if name not in ("HF_HUB_OFFLINE", "https_proxy", "no_proxy", "NO_PROXY")
+        }
+        done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+        proxy.shutdown()
+    assert done.stderr.splitlines()[-1].startswith("whet.errors.ModelLoadError: 'nobody/nothing-at-all' is not a dir")
+    assert "502" in done.stderr.splitlines()[-1]
 
 
 def test_a_torn_tokenizer_is_a_model_load_error(directory: Path, tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def base_app(title: str, site: Site, **more: Any) -> FastAPI:
     app.state.site = site
     app.mount("/static", static_files())
     app.add_exception_handler(HTTPException, _no_route)
+    app.add_exception_handler(Exception, _fault)
     app.add_middleware(SecurityHeaders)
     return app
 
@@ -105,6 +106,15 @@ async def _no_route(request: Request, error: Exception) -> Response:
     failure = DashboardError(code, "there is no such path." if code == "not_found" else f"{error.detail}.")
     answer = answer_of(request, failure)
     answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _fault(request: Request, _: Exception) -> Response:
+    """A fault of the server's own, whose traceback is in its log. It is answered outside of all middleware."""
+    message = "the server failed to answer this, by a fault of its own; its log says where."
+    answer = answer_of(request, DashboardError("internal_error", message))
+    for name, value in HEADERS.items():
+        answer.headers.setdefault(name, value)
     return answer
 
 

@@ -18,6 +18,7 @@ STATUS = {
     "invalid": 422,
     "unreadable": 422,
     "too_many": 429,
+    "internal_error": 500,
     "missing_extra": 501,
     "busy": 503,
     "disk_full": 507,

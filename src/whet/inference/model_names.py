@@ -156,7 +156,7 @@ def _kept(packaged: PackagedModel) -> Path:
 
 def _download(model: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     try:
         return Path(snapshot_download(model, allow_patterns=_WANTED_FILES))
@@ -165,7 +165,9 @@ def _download(model: str) -> Path:
             f"{model!r} is neither a directory here nor a model on the Hugging Face hub that this account may read. "
             "Check the spelling; for a private or gated model set HF_TOKEN."
         ) from None
-    except (HfHubHTTPError, OSError) as error:
+    except (
+        Exception
+    ) as error:  # of the network and its proxies, the hub or the disk; its HTTP library has changed before
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelLoadError(
             f"{model!r} is not a directory here and could not be downloaded ({reason}). "
