@@ -148,7 +148,7 @@ def rollouts_page(request: Request, call: Call, run: RunId, query: Listed) -> Re
 def _nothing(run: LibraryRun) -> dict[str, Any]:
     """What the page shows of a run that has no rollouts and gets none, or has not begun."""
     progress = {"complete": True, "percent": 100, "failure": None}
-    table = {"rows": [], "progress": progress, "totals": None, "again": None, "empty": EMPTY[run.kind]}
+    table: dict[str, Any] = {"rows": [], "progress": progress, "totals": None, "again": None, "empty": EMPTY[run.kind]}
     return {"choices": [], "kept": [], **table}
 
 
