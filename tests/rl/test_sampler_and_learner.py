@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
 from whet.errors import ConfigError
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.protocol import SampleRequest, SamplingParams
+from whet.inference.weights import frozen_base
 from whet.rl.config import RunConfig
 from whet.rl.data.batch import pack, sequences_of
 from whet.rl.data.metrics import without_clock
@@ -129,6 +130,13 @@ def test_asynchronously_the_engines_share_stays_what_it_is_and_the_rest_is_stale
         assert max(found) < 1e-9 < 1e-5 < max(line["policy/kl_stale"] for line in split)
     else:
         assert max(found) > 1e-6
+
+
+def test_over_a_base_that_engine_and_learner_share_they_agree_as_over_a_merged_one(run, monkeypatch):
+    monkeypatch.setattr(frozen_base, "COPIED", 0)
+    _, metrics = run("whet/tiny", sections={"lora": {"rank": 4}, "learning_rate": 1e-2})
+    assert all(abs(line["policy/kl_engine"]) < 1e-10 for line in metrics)
+    assert metrics[-1]["policy/logprob_diff_max"] < 1e-4
 
 
 def test_limits_of_ratios_act_on_what_the_engine_rounded(run):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+    from whet.inference.decoding.parts import WholeModel
     from whet.inference.policy_client import PolicyClient
     from whet.inference.protocol import Engine
     from whet.inference.rendering.chat_renderer import ChatRenderer
@@ -69,6 +70,7 @@ def load_policy(
     record_experts: bool = False,
     record_kept: bool = False,
     repeatable: bool = True,
+    base_dtype: str | None = None,
 ) -> Policy:
     """Load `whet/tiny`, a local directory or a Hugging Face id into the embedded engine.
 
@@ -86,6 +88,8 @@ def load_policy(
         record_experts: samples of a mixture of experts record which experts their tokens went to.
         record_kept: samples of requests with top-p, top-k, min-p or temperature 0 record which tokens were left.
         repeatable: the same requests give the same bits, whatever came before; False saves work for a server.
+        base_dtype: adapters of the policy are to come, from a learner that has the model as their base in this dtype;
+            a large one is shared with it, and not merged with them (`weights/frozen_base.py`).
 
     Raises `ModelLoadError` for files that are missing, torn or of an unsupported architecture, in one line.
     """
@@ -95,6 +99,7 @@ def load_policy(
         from whet.inference.embedded import EmbeddedEngine
         from whet.inference.limits import EngineLimits
         from whet.inference.policy_client import PolicyClient
+        from whet.inference.weights.frozen_base import FrozenBase, worth_sharing
         from whet.inference.weights.gguf_tensors import GGUFTensors
     except ModuleNotFoundError as error:
         raise _missing(error) from error
@@ -108,12 +113,20 @@ def load_policy(
     if threads is not None:
         torch.set_num_threads(threads)
     files = read_model(model) if isinstance(model, str) else model
+    whole = files.base or files.path
+    apart = dtype == "packed"  # whether an adapter is kept apart from the weights that it belongs to
+    if apart:
+        weights: WholeModel = GGUFTensors.of(whole)
+    elif base_dtype is not None and isinstance(files.arch, Architecture) and worth_sharing(whole, files.arch):
+        weights, apart = FrozenBase.of(whole, files.arch, getattr(torch, base_dtype), on), True
+    else:
+        weights = _weights(files, dtypes[dtype])
     engine = EmbeddedEngine(
         files.arch,
-        _weights(files, dtypes[dtype]) if dtype != "packed" else GGUFTensors.of(files.base or files.path),
+        weights,
         dtype=dtypes[dtype],
         device=on,
-        adapter=files.path if dtype == "packed" and files.base is not None else None,
+        adapter=files.path if apart and files.base is not None else None,
         limits=EngineLimits(max_rows=max_rows, kv_bytes=kv_bytes, max_context=max_context),
         decode_text=files.renderer.decode,
         seed=seed,

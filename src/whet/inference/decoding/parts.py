@@ -14,7 +14,7 @@ from whet.inference.decoding.cache import KVCache
 from whet.inference.decoding.decoder import Decoder
 from whet.inference.decoding.scheduler import Scheduler
 from whet.inference.plain.family import OtherFamily, describe
-from whet.inference.weights.gguf_tensors import GGUFTensors
+from whet.inference.weights.block_matrix import FrozenTensors
 from whet.inference.weights.model_weights import read_checkpoint
 from whet.inference.weights.safetensors_files import NamedWeights
 from whet.inference.weights.weight_loader import FusedForm, WeightLoader
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from whet.inference.plain.decoder import PlainCache, PlainDecoder
 
 
-WholeModel: TypeAlias = "NamedWeights | GGUFTensors | PreTrainedModel"
+WholeModel: TypeAlias = "NamedWeights | FrozenTensors | PreTrainedModel"
 """The weights of a family of whet's own, by name; of another family the model itself, which is used in place."""
 
 
@@ -60,7 +60,7 @@ def engine_parts(
     Raises `ModelLoadError` for weights that do not fit, and for a model that cannot be sampled exactly.
     """
     if isinstance(arch, Architecture):
-        assert isinstance(named, dict | GGUFTensors), "the weights of a family of whet's own are given by name"
+        assert isinstance(named, dict | FrozenTensors), "the weights of a family of whet's own are given by name"
         cache = KVCache(arch, dtype=dtype, device=device, record_experts=record_experts)
         base: Any = named
         loader = WeightLoader(FusedForm(arch, dtype, device), base, device=device)

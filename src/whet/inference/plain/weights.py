@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.pytorch_utils import Conv1D
+from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils import logging as transformers_logging
 
 from whet.errors import ModelLoadError
@@ -25,18 +27,32 @@ from whet.inference.weights.gguf_tensors import complete
 from whet.inference.weights.safetensors_files import NamedWeights
 
 
-def load_transformers(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
+def load_transformers(
+    directory: Path, dtype: torch.dtype, shapes: Mapping[str, Tensor] | None = None
+) -> PreTrainedModel:
     """The causal language model in a directory, on the CPU. Raises `ModelLoadError`, for weights that are missing too.
 
-    Code that comes with the checkpoint is never run.
+    Code that comes with the checkpoint is never run. With `shapes`, tensors under the names of the checkpoint, no
+    weight is read: parameters have these shapes and no memory, and the caller puts others in their place.
     """
-    complete(directory)
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    if shapes is None:
+        complete(directory)
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
+    loaded: Any
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=dtype, local_files_only=True, trust_remote_code=False, output_loading_info=True
-        )
+        if shapes is None:
+            loaded = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, output_loading_info=True, **options)
+        else:
+            config = AutoConfig.from_pretrained(directory, **options)
+            empty = {name: torch.empty((), dtype=dtype).expand(tensor.shape) for name, tensor in shapes.items()}
+            loaded = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
+                None, config=config, state_dict=empty, dtype=dtype, output_loading_info=True
+            )
+            loaded[0].name_or_path = loaded[0].config.name_or_path = str(directory)
+            if (directory / GENERATION_CONFIG_NAME).is_file():
+                loaded[0].generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelLoadError(f"{directory}: transformers cannot load this model: {error}") from None
     finally:

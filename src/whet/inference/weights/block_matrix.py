@@ -8,7 +8,7 @@ Shapes: N inputs of width C; R outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +94,10 @@ class JoinedRows:
         if self.scale is not None:
             out = out.mul_(self.scale)
         return out if self.order is None else out.index_select(-1, self.order)
+
+
+class FrozenTensors(Mapping[str, "Tensor | BlockMatrix"]):
+    """Tensors of a checkpoint, by name, of which matrices are multiplied with as they are."""
 
 
 class _Product(torch.autograd.Function):

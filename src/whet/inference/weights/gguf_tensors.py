@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from whet.errors import ModelLoadError
-from whet.inference.weights.block_matrix import BlockMatrix
+from whet.inference.weights.block_matrix import BlockMatrix, FrozenTensors
 from whet.inference.weights.gguf_blocks import FORMATS
 from whet.inference.weights.gguf_cache import INDEX, alone, gguf_source, source_of
 from whet.inference.weights.safetensors_files import TensorStream, write_tensors
@@ -98,7 +98,7 @@ def _read_index(directory: Path) -> dict[str, StoredTensor]:
         ) from None
 
 
-class GGUFTensors(Mapping[str, "Tensor | BlockMatrix"]):
+class GGUFTensors(FrozenTensors):
     """A file's tensors by the names of a checkpoint: matrices as `BlockMatrix`, vectors in float32.
 
     The file is mapped once, and read as its tensors are used.

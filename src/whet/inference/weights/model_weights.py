@@ -21,8 +21,8 @@ from torch import Tensor
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture
-from whet.inference.weights.block_matrix import BlockMatrix, JoinedRows
-from whet.inference.weights.gguf_tensors import GGUFTensors, complete
+from whet.inference.weights.block_matrix import BlockMatrix, FrozenTensors, JoinedRows
+from whet.inference.weights.gguf_tensors import complete
 from whet.inference.weights.safetensors_files import NamedWeights, read_safetensors
 
 if TYPE_CHECKING:
@@ -169,6 +169,11 @@ class PackedWeights:
 
 def read_checkpoint(directory: Path) -> NamedWeights:
     """All tensors of a checkpoint directory, sharded or not. Raises `ModelLoadError` when files are missing or torn."""
+    return read_safetensors(checkpoint_files(directory))
+
+
+def checkpoint_files(directory: Path) -> list[Path]:
+    """The safetensors files of a checkpoint directory. Raises `ModelLoadError` where there are none."""
     complete(directory)
     index = directory / "model.safetensors.index.json"
     single = directory / "model.safetensors"
@@ -177,9 +182,9 @@ def read_checkpoint(directory: Path) -> NamedWeights:
             shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise ModelLoadError(f"{index} is torn ({error}); fetch or export the model again") from None
-        return read_safetensors(directory / shard for shard in shards)
+        return [directory / shard for shard in shards]
     if single.is_file():
-        return read_safetensors([single])
+        return [single]
     raise ModelLoadError(f"{directory} holds no weights: neither model.safetensors nor model.safetensors.index.json")
 
 
@@ -200,7 +205,7 @@ def packed_tensors(
     The names are those of the fields of `PackedWeights`, with `layers.<number>.` before those of a layer. What a model
     does not have is left out, and so is the unembedding of a tied one.
     """
-    packing = (_BlockPacking if isinstance(named, GGUFTensors) else _Packing)(named, arch, dtype, device)
+    packing = (_BlockPacking if isinstance(named, FrozenTensors) else _Packing)(named, arch, dtype, device)
     hidden = arch.hidden_size
     for i in range(arch.num_layers):
         layer = packing.attention(f"model.layers.{i}.") | packing.feed_forward(f"model.layers.{i}.", i)
@@ -300,7 +305,7 @@ class _Packing:
 
 
 class _BlockPacking(_Packing):
-    """Matrices stay in the blocks of their file, and what is folded into others is applied to inputs and outputs."""
+    """Matrices stay as they are in their file, and what is folded into others is applied to inputs and outputs."""
 
     def rows(self, name: str, *shape: int) -> BlockMatrix:
         matrix: BlockMatrix = self.named[name]

@@ -9,6 +9,7 @@ takes all tensors at once and copies them.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,11 +39,59 @@ SAFETENSORS_DTYPES = {
 """By their names in a safetensors file, in the order in which files have them."""
 
 
+@dataclass(frozen=True, slots=True)
+class FileTensor:
+    """A tensor that is in a file from byte `begin` on."""
+
+    path: Path
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def read(self, rows: slice | None = None) -> Tensor:
+        """Its values, or those of some of its rows (a slice with both ends), in memory of their own: nothing of the
+        file stays mapped. Raises `ModelLoadError` for a file that has changed since."""
+        shape, begin = self.shape, self.begin
+        if rows is not None:
+            row = math.prod(shape[1:]) * self.dtype.itemsize
+            shape, begin = (rows.stop - rows.start, *shape[1:]), begin + rows.start * row
+        tensor = torch.empty(shape, dtype=self.dtype)
+        into = tensor.view(-1).view(torch.uint8).numpy().data
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(begin)
+            at = 0
+            while at < len(into):  # one call reads 2 GiB at most
+                if not (count := file.readinto(into[at:])):
+                    raise ModelLoadError(f"{self.path} is shorter than it was; fetch or export the model again")
+                at += count
+        return tensor
+
+
 def read_safetensors(paths: Iterable[Path]) -> NamedWeights:
+    """The tensors of files, mapped into memory. Raises `ModelLoadError` for files that are missing or torn."""
     named: NamedWeights = {}
     for path in paths:
+        stored = file_tensors([path])
+        whole = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
+        for name, entry in stored.items():
+            data = whole[entry.begin : entry.begin + entry.size]
+            if entry.begin % entry.dtype.itemsize:
+                data = data.clone()  # only a file that another library wrote begins its data at any byte
+            named[name] = data.view(entry.dtype).view(entry.shape)
+    return named
+
+
+def file_tensors(paths: Iterable[Path]) -> dict[str, FileTensor]:
+    """Where the tensors of files are, by name. Raises `ModelLoadError` for files that are missing or torn."""
+    stored: dict[str, FileTensor] = {}
+    for path in paths:
         try:
-            named.update(_tensors(path))
+            stored.update(_stored(path))
         except FileNotFoundError:  # safetensors raises it for a file that may not be read, too
             if path.exists():
                 raise ModelLoadError(
@@ -51,12 +100,12 @@ def read_safetensors(paths: Iterable[Path]) -> NamedWeights:
             raise ModelLoadError(f"{path} is missing; fetch or export the model again") from None
         except SafetensorError as error:
             raise ModelLoadError(f"{path} is torn or not a safetensors file ({error})") from None
-    return named
+    return stored
 
 
-def _tensors(path: Path) -> NamedWeights:
-    """The tensors of a file, mapped into memory. The library checks the file and gives no tensor away: each one that
-    its 0.8.0 does leaves two numbers behind until the process ends, which over a run's many updates is megabytes.
+def _stored(path: Path) -> dict[str, FileTensor]:
+    """Of one file. The library checks it and gives no tensor away: each one that its 0.8.0 does leaves two numbers
+    behind until the process ends, which over a run's many updates is megabytes.
     """
     with safe_open(path, framework="pt"):
         pass
@@ -64,17 +113,12 @@ def _tensors(path: Path) -> NamedWeights:
         start = 8 + int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(start - 8))
     header.pop("__metadata__", None)
-    whole = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
-    named = {}
+    stored = {}
     for name, entry in header.items():
         if (dtype := SAFETENSORS_DTYPES.get(entry["dtype"])) is None:
             raise ModelLoadError(f"{path}: {name!r} holds numbers of type {entry['dtype']}, which no engine here reads")
-        begin, end = entry["data_offsets"]
-        data = whole[start + begin : start + end]
-        if (start + begin) % dtype.itemsize:
-            data = data.clone()  # only a file that another library wrote begins its data at any byte
-        named[name] = data.view(dtype).view(entry["shape"])
-    return named
+        stored[name] = FileTensor(path, dtype, tuple(entry["shape"]), start + entry["data_offsets"][0])
+    return stored
 
 
 _ORDER = tuple(SAFETENSORS_DTYPES)

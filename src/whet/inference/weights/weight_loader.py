@@ -17,7 +17,7 @@ from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture
 from whet.inference.protocol import WeightUpdate
 from whet.inference.weights.adapters import PackedAdapter, merge_adapter, pack_adapter
-from whet.inference.weights.gguf_tensors import GGUFTensors
+from whet.inference.weights.block_matrix import FrozenTensors
 from whet.inference.weights.model_weights import PackedWeights, pack
 from whet.inference.weights.packed_file import MappedWeights, Mappings, map_packed
 from whet.inference.weights.safetensors_files import NamedWeights, read_safetensors
@@ -45,7 +45,7 @@ class FusedForm:
         return pack(named, self.arch, dtype=self.dtype, device=self.device)
 
     def with_adapter(self, named: NamedWeights, directory: Path) -> PackedWeights:
-        if isinstance(named, GGUFTensors):
+        if isinstance(named, FrozenTensors):
             return replace(self.pack(named), adapter=self.adapter(directory, named))
         return self.pack(merge_adapter(named, directory))
 

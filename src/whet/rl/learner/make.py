@@ -123,11 +123,19 @@ def learner_parts(
         _set_allocator(small=lora is not None and lora.base == "packed")
     torch.manual_seed(seed)
     load_device = "cpu" if sharding is not None else device  # ranks bring one layer after the other to their device
-    loaded = (load_model if lora is None or lora.base == "dense" else load_packed)(model).to(load_device)
+    arch = describe(model)
+    if lora is not None and lora.base == "packed":
+        loaded = load_packed(model).to(load_device)
+    elif lora is not None and sharding is None and isinstance(arch, Architecture) and arch.experts is None:
+        from whet.rl.learner.packed_base import load_dense
+
+        check_trainable(model)
+        loaded = load_dense(model, arch, held_in, load_device)
+    else:
+        loaded = load_model(model).to(load_device)
     held: Reference | None = None
     if reference is not None and reference != INITIAL:
         held = other_model(_load_reference(reference).to(load_device), reference, like=loaded, dtype=held_in)
-    arch = describe(model)
     # One forward pass for both: a reference of another family may be one that only transformers' own knows.
     own = isinstance(arch, Architecture) and (held is None or reference == INITIAL or _own_forward(reference))
     weights: Weights | None = None

@@ -1,8 +1,9 @@
-"""A model whose matrices stay in the blocks of its GGUF file while an adapter is trained on them.
+"""A model whose weights stay as they are while an adapter is trained on them: those of the engine of this process.
 
-Its modules are those of `transformers`, under the same names, with the linear layers and the embedding replaced by
-frozen ones; norms and biases are float32. Nothing is dequantised but what is multiplied with at a time, and the file is
-mapped: a second model of the process, as the engine's, shares its memory.
+Of a dense base the parameters of a `transformers` model are the tensors of a `FrozenBase`. Of one in the blocks of a
+GGUF file its modules are those of `transformers`, under the same names, with the linear layers and the embedding
+replaced by frozen ones; norms and biases are float32. Nothing is dequantised but what is multiplied with at a time, and
+the file is mapped: a second model of the process, as the engine's, shares its memory.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from whet.errors import ModelLoadError
+from whet.inference.architecture import Architecture
+from whet.inference.plain.weights import load_transformers
 from whet.inference.weights.block_matrix import BlockMatrix
+from whet.inference.weights.frozen_base import FrozenBase
 from whet.inference.weights.gguf_tensors import GGUFTensors
 
 
@@ -75,6 +79,17 @@ def dense(model: nn.Module, name: str) -> Tensor:
     return model.get_parameter(name).detach()
 
 
+def load_dense(directory: Path, arch: Architecture, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
+    """The model in `directory` over the tensors of its `FrozenBase`. Raises `ModelLoadError`."""
+    base = FrozenBase.of(directory, arch, dtype, device)
+    model = load_transformers(directory, torch.float32, base.tensors)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(False)
+        parameter.data = base.tensors[name]
+    model.frozen_base = base  # an engine that is made later looks for it
+    return model.to(device)
+
+
 def load_packed(directory: Path) -> PreTrainedModel:
     """The model that a GGUF file holds, from the directory that was made of it. Raises `ModelLoadError`."""
     return packed_model(AutoConfig.from_pretrained(directory), GGUFTensors.of(directory))
@@ -98,6 +113,7 @@ def packed_model(config: Any, tensors: GGUFTensors) -> PreTrainedModel:
             setattr(model.get_submodule(owner), attribute, dense)
     if tied:
         model.lm_head.weight = model.model.embed_tokens.weight
+    model.frozen_base = tensors  # an engine that is made later looks for it
     rotary = model.model.rotary_emb  # its buffers are computed, not read
     model.model.rotary_emb = type(rotary)(config)
     return model.eval()
