@@ -18,6 +18,8 @@ from whet.errors import ModelLoadError
 from whet.inference.families import BEFORE, FAMILIES, Family, Norms
 
 ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
+COPIED = 1 << 24
+"""Parameters up to which an engine merges an adapter in training into a copy of its base: 64 MiB in float32."""
 _ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 

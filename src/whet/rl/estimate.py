@@ -11,9 +11,11 @@
     taking turns  with colocate the device holds what learning or what sampling takes, whichever is more. A learner on a
                   GPU moves weights, masters and optimiser to host memory meanwhile; one on a CPU keeps them. Files are
                   handed over once
-    adapters      an embedded engine keeps the base's file mapped, merges in float32 (4 x parameters of layers) and
-                  packs new weights while the old ones sample; a learner whose base is bfloat16 maps it once more. Of a
-                  packed base engine and learner have the GGUF file mapped, and nothing else of it
+    adapters      an embedded engine samples with the learner's base, which a process of its own shares where the file
+                  has base_dtype. A small base, one of experts, and one that takes turns: it keeps the file mapped,
+                  merges in float32 (4 x parameters of layers) and packs new weights while the old ones sample; a
+                  learner whose base is bfloat16 maps it once more. Of a packed base engine and learner have the GGUF
+                  file mapped, and nothing else of it
     processes     Python, torch and other libraries with what malloc keeps: 440 MiB of the run, 340 of each further
                   process, 1.4 GiB of a vLLM server on its host
     activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 4 W + 3 K + heads x length) + 2 H) x 4 bytes; with
@@ -36,7 +38,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from whet.errors import ModelLoadError
-from whet.inference.architecture import Architecture
+from whet.inference.architecture import COPIED, Architecture
 from whet.inference.devices import choose_device
 from whet.inference.loading import base_of_adapter
 from whet.inference.model_names import on_this_machine
@@ -248,6 +250,11 @@ def merging_parts(arch: Architecture, config: TrainingConfig, inference: Inferen
         source = None if directory is None else source_of(directory)
         return {"sampler: weights": 0, "base, mapped": 0 if source is None else source.stat().st_size}
     files = () if directory is None else (base_of_adapter(directory) or directory).glob("*.safetensors")
+    if arch.experts is None and count > COPIED and not config.deployment.colocate:  # see `frozen_base.py`
+        base = count * _held_bytes(config)
+        as_it_is = abs(sum(file.stat().st_size for file in files) - base) < base // 8  # then processes share it
+        apart = isinstance(config, RunConfig) and config.engine_process
+        return {"sampler: weights": base if apart and not as_it_is else 0}
     embeddings = arch.vocab_size * arch.hidden_size * (1 if arch.tied_embeddings else 2)
     return {
         "sampler: next weights": count * (2 if inference.dtype == "bfloat16" else 4),

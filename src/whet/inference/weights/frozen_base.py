@@ -16,15 +16,12 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from whet.inference.architecture import Architecture
+from whet.inference.architecture import COPIED, Architecture
 from whet.inference.weights.block_matrix import BlockMatrix, FrozenTensors
 from whet.inference.weights.gguf_cache import INDEX, indexed
 from whet.inference.weights.gguf_tensors import GGUFTensors
 from whet.inference.weights.model_weights import checkpoint_files
 from whet.inference.weights.safetensors_files import FileTensor, NamedWeights, file_tensors, read_safetensors
-
-COPIED = 1 << 24
-"""Parameters up to which an engine has a merged copy of its own: 64 MiB in float32."""
 
 
 class DenseMatrix(BlockMatrix):

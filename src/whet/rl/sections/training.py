@@ -16,7 +16,7 @@ from whet.envs.config.env_table import EnvTable
 from whet.envs.identity.ids import parse_id
 from whet.inference.model_names import MODEL_HELP
 from whet.records.directory import free_path
-from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
+from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig, Precision
 from whet.rl.monitors.config import TrackioConfig, WandbConfig
 from whet.rl.sections.inference import DeploymentConfig, InferenceConfig
 from whet.rl.supervision.ending import EarlyStopConfig
@@ -189,6 +189,14 @@ class TrainingConfig(StrictModel):
     def packed_base(self) -> bool:
         """Whether an adapter is trained on a base that stays as it is in its GGUF file."""
         return self.lora is not None and self.lora.base == "packed"
+
+    @property
+    def shared_base(self) -> Precision | None:
+        """The dtype of a dense base that an embedded engine and the learner hold together; None where each has its own
+        weights, as those that take turns on a GPU, which move them away."""
+        if self.lora is None or self.packed_base or self.deployment.colocate:
+            return None
+        return self.learner.settled(adapter=True).base_dtype
 
     def settled(self, began: TrainingConfig | None = None) -> Self:
         """With a dtype for each `auto`: by device, or, resumed, by the config that the run `began` with.

@@ -185,7 +185,13 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
             from whet.inference.policy_client import PolicyClient
 
             sampled = "packed" if config.packed_base else dtype
-            policy = load_policy(model, dtype=sampled, device=config.inference.device, threads=threads)
+            policy = load_policy(
+                model,
+                dtype=sampled,
+                device=config.inference.device,
+                threads=threads,
+                base_dtype=config.shared_base,
+            )
             engine = WatchedEngine(policy.engine, watchdog)
             client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
         learner = build_learner(run.plan, model.path, scratch, threads=threads, last_step=last_step, dtype=dtype)

@@ -91,10 +91,8 @@ class Backend:
     def sampling(self) -> dict[str, Any]:
         """Options of the embedded engine."""
         config = self.plan.config
-        # Where engine and learner take turns on a GPU, each moves its own weights away.
-        shared = config.lora is not None and not config.packed_base and not config.deployment.colocate
         return {
-            "base_dtype": config.learner.settled(adapter=True).base_dtype if shared else None,
+            "base_dtype": config.shared_base,
             "dtype": "packed" if config.packed_base else config.inference.dtype,
             "device": embedded_device(config),
             "threads": config.threads()[0],
