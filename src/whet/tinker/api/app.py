@@ -1,0 +1,21 @@
+"""The application: the hub's, whose users and tokens it has, with the routes of the training API before its own."""
+
+from __future__ import annotations
+
+import re
+
+from fastapi import FastAPI
+
+from whet.hub.api.app import create_app as create_hub_app
+from whet.tinker.api import futures, sessions, training
+from whet.tinker.server import TinkerServer
+
+ROUTERS = (sessions.router, training.router, futures.router)
+LARGER = re.compile(r"/api/v1/(forward_backward|telemetry)")
+
+
+def create_tinker_app(server: TinkerServer) -> FastAPI:
+    """The ASGI application of one server."""
+    app = create_hub_app(server.hub, first=ROUTERS, larger={LARGER: server.limits.body_bytes})
+    app.state.tinker = server
+    return app

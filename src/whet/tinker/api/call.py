@@ -1,0 +1,57 @@
+"""One request: the key it came with, and the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import Depends, Request
+from sqlalchemy.orm import Session
+
+from whet.hub.api.call import HubRequest, base_of
+from whet.hub.domain.access import Caller, permit
+from whet.hub.policy import Action, Scope
+from whet.tinker.server import TinkerServer
+
+KEY = "tml-"
+"""Clients insist that a key begins like this; a token of the hub follows."""
+
+READ = Action("read training runs", Scope.READ)
+TRAIN = Action("train", Scope.PUSH)
+
+
+def server_of(request: Request) -> TinkerServer:
+    server = request.app.state.tinker
+    assert isinstance(server, TinkerServer)
+    return server
+
+
+def _call(action: Action) -> Callable[[Request], HubRequest]:
+    def call(request: Request) -> HubRequest:
+        given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
+        token = given.removeprefix(KEY) or None
+        return HubRequest(server_of(request).hub, action, token, base_of(request), request)
+
+    return call
+
+
+Reading = Annotated[HubRequest, Depends(_call(READ))]
+Training = Annotated[HubRequest, Depends(_call(TRAIN))]
+Server = Annotated[TinkerServer, Depends(server_of)]
+
+
+def owner_of(caller: Caller) -> str:
+    """The user of the request's key. Raises `HubError` without one, and for one that may not do this."""
+    permit(caller)
+    return caller.name
+
+
+def check(call: HubRequest) -> str:
+    """The user of a request that needs nothing else of the database."""
+    with call.read() as (_, caller):
+        return owner_of(caller)
+
+
+def session_owner(opened: tuple[Session, Caller]) -> tuple[Session, str]:
+    """Of a request that is being answered: its database session and its user."""
+    return opened[0], owner_of(opened[1])

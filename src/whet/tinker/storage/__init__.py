@@ -1,0 +1,1 @@
+"""The tables of the training API and their migrations, in the hub's database."""

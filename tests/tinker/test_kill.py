@@ -1,0 +1,122 @@
+"""A server that is killed again and again: no step is lost and none is done twice, and no client gives up."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STEPS = 14
+
+
+class Killed:
+    """A server in a process of its own on one port, and a thread that kills it."""
+
+    def __init__(self, data: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        self.data, self.kills, self.over = data, 0, threading.Event()
+        self.key = self._start()
+
+    def _start(self) -> str:
+        program = [sys.executable, str(Path(__file__).with_name("serving.py")), str(self.data), str(self.port)]
+        self.process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def kill_often(self, times: int) -> None:
+        chance = random.Random(times)
+        while self.kills < times and not self.over.wait(chance.uniform(0.02, 0.6)):
+            self.process.kill()
+            self.process.wait()
+            self.kills += 1
+            self._start()
+
+    def end(self) -> None:
+        self.over.set()
+        self.process.kill()
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def killed(data: Path, times: int) -> Iterator[Killed]:
+    server = Killed(data)
+    killer = threading.Thread(target=server.kill_often, args=(times,))
+    killer.start()
+    try:
+        yield server
+    finally:
+        server.over.set()
+        killer.join()
+        server.end()
+
+
+def losses(url: str, key: str, datum: Callable[..., Any], pause: Callable[[int], None]) -> list[float]:
+    import tinker
+
+    client = tinker.ServiceClient(base_url=url, api_key=key)
+    trainer = client.create_lora_training_client(base_model="bigram", rank=4, seed=1).result(timeout=120)
+    one, futures = datum([1, 2, 3], target_tokens=[2, 3, 4], weights=[1.0, 0.5, 2.0]), []
+    for i in range(STEPS):
+        futures.append(trainer.forward_backward([one], "cross_entropy"))
+        trainer.optim_step(tinker.AdamParams(learning_rate=0.05)).result(timeout=120)
+        pause(i)
+    saved = trainer.save_state("last").result(timeout=120).path
+    again = client.create_training_client_from_state(saved).result(timeout=120)
+    last = again.forward([one], "cross_entropy").result(timeout=120).metrics["loss:sum"]
+    return [*(future.result(timeout=120).metrics["loss:sum"] for future in futures), last]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.parts)])
+def test_each_step_is_done_once(served: Any, tmp_path: Path, datum: Callable[..., Any], times: int) -> None:
+    expected = losses(served.url, served.key, datum, lambda i: None)
+    assert served.bank.steps == served.bank.steps[:1] * STEPS
+    with killed(tmp_path / "killed", times) as server:
+
+        def until_killed(i: int) -> None:
+            """Go on only as fast as the kills do, so that they fall between all steps."""
+            while server.kills < times * (i + 1) // STEPS:
+                time.sleep(0.01)
+
+        assert losses(f"http://127.0.0.1:{server.port}", server.key, datum, until_killed) == expected
+        assert server.kills == times
+
+
+def test_a_start_goes_on_where_the_log_ends(serving: Any, tmp_path: Path, datum: Callable[..., Any]) -> None:
+    """Gradients of passes without a step, too: they are computed again."""
+    import tinker
+
+    one = datum([1, 2, 3], target_tokens=[2, 3, 4], weights=[1.0, 0.5, 2.0])
+    results = []
+    for name, stop in (("whole", False), ("stopped", True)):
+        with serving.serving(tmp_path / name, state_every=2) as served:
+            client = tinker.ServiceClient(base_url=served.url, api_key=served.key)
+            trainer = client.create_lora_training_client(base_model="bigram", rank=4, seed=1).result()
+            for _ in range(5):
+                trainer.forward_backward([one], "cross_entropy").result()
+                trainer.optim_step(tinker.AdamParams(learning_rate=0.05)).result()
+            trainer.forward_backward([one], "cross_entropy").result()
+            port, key = int(served.url.rpartition(":")[2]), served.key
+            if not stop:
+                trainer.optim_step(tinker.AdamParams(learning_rate=0.05)).result()
+                results.append(trainer.forward([one], "cross_entropy").result().metrics)
+                continue
+        with serving.serving(tmp_path / name, port) as served:
+            assert served.key is None
+            assert key is not None
+            assert not served.bank.adapters  # made again when they are needed
+            trainer.optim_step(tinker.AdamParams(learning_rate=0.05)).result(timeout=60)
+            results.append(trainer.forward([one], "cross_entropy").result(timeout=60).metrics)
+            assert len(served.bank.steps) == 2  # one after the last state, and the new one
+    assert results[0] == results[1]
