@@ -8,7 +8,7 @@ from pathlib import Path
 
 from whet.hub.opening import UPSTREAM, open_hub
 from whet.hub.storage.database import migrate
-from whet.tinker.server import Adapters, ServedBase, TinkerLimits, TinkerServer
+from whet.tinker.server import Bank, ServedBase, TinkerLimits, TinkerServer
 from whet.tinker.storage.tables import TINKER_SCHEMA
 from whet.tinker.trainer import Trainer
 
@@ -17,7 +17,7 @@ from whet.tinker.trainer import Trainer
 def open_server(
     data: Path,
     base: ServedBase,
-    bank: Adapters,
+    bank: Bank,
     database: str | None = None,
     limits: TinkerLimits | None = None,
 ) -> Iterator[tuple[TinkerServer, str | None]]:

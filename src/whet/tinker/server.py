@@ -19,7 +19,7 @@ from whet.tinker.wire import TokenLimits
 GIB = 1 << 30
 
 
-class Adapters(Protocol):
+class Bank(Protocol):
     """What the server needs of `rl.learner.adapters.bank.AdapterBank`; called from one thread."""
 
     def create(self, name: str, spec: AdapterSpec) -> None: ...
@@ -98,7 +98,7 @@ class TinkerServer:
     hub: Hub
     data: Path
     base: ServedBase
-    bank: Adapters
+    bank: Bank
     limits: TinkerLimits = field(default_factory=TinkerLimits)
     answers: AnswerEvents = field(default_factory=AnswerEvents)
     work: threading.Event = field(default_factory=threading.Event)
