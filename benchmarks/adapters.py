@@ -6,6 +6,9 @@ Memory: resident bytes of a process with one engine and 8 adapters of rank 16 on
 engines that have them merged, each after a request to every adapter. Speed: tokens a second in processor time, one
 thread, of the same requests to the base alone, spread over 4 adapters, all to one adapter, and to a merged one; the
 sides alternate, and each ratio is to the base of the same round. Shapes: that of whet/tiny, and one 16 times as large.
+At once: 8 adapters of ranks 1 to 32 and other projections each, 1 and 4 rows of each in one batch against one adapter
+after the other, in an engine whose answers do not depend on the batch: how many times as fast, and whether ids and
+logprobs are the same bits.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +32,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from whet.inference.embedded import EmbeddedEngine
-from whet.inference.protocol import SampleRequest, SamplingParams, WeightUpdate
+from whet.inference.protocol import Sample, SampleRequest, SamplingParams, WeightUpdate
 
 RANK, HELD, MIXED = 16, 8, 4
 NAMES = [f"adapter{number}" for number in range(HELD)]
@@ -53,6 +57,21 @@ LARGER: dict[str, Any] = {
     "head_dim": 64,
     "num_key_value_heads": 4,
 }
+MIXED_KINDS: dict[str, dict[str, Any]] = {
+    f"mixed{number}": {"r": rank, "target_modules": targets}
+    for number, (rank, targets) in enumerate(
+        [
+            (1, "all-linear"),
+            (2, ["q_proj", "v_proj"]),
+            (4, ["gate_proj", "up_proj", "down_proj"]),
+            (8, "all-linear"),
+            (16, ["q_proj", "k_proj", "v_proj", "o_proj"]),
+            (16, ["q_proj", "lm_head"]),
+            (24, "all-linear"),
+            (32, ["o_proj", "down_proj"]),
+        ]
+    )
+}
 SHAPES = {"tiny": (TINY, (4, 32, 128)), "larger": (LARGER, (4, 32))}
 
 
@@ -65,7 +84,11 @@ def make(directory: Path, shape: dict[str, Any]) -> None:
     adapted = get_peft_model(model, config, adapter_name=NAMES[0])
     for name in NAMES[1:]:
         adapted.add_adapter(name, config)
-    adapted.save_pretrained(directory, selected_adapters=NAMES)
+    for name, kind in MIXED_KINDS.items():
+        adapted.add_adapter(name, LoraConfig(**kind, init_lora_weights=False))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*embedding layers found")
+        adapted.save_pretrained(directory, selected_adapters=[*NAMES, *MIXED_KINDS])
 
 
 def load(engine: EmbeddedEngine, directory: Path, name: str | None) -> None:
@@ -84,12 +107,15 @@ def requests_to(names: list[str | None], rows: int, new_tokens: int) -> list[Sam
     ]
 
 
-def answer(engine: EmbeddedEngine, requests: list[SampleRequest]) -> int:
-    async def all_of_them() -> int:
-        samples = await asyncio.gather(*(engine.sample(request) for request in requests))
-        return sum(len(sample.ids) for sample in samples)
+def sampled(engine: EmbeddedEngine, requests: list[SampleRequest]) -> list[Sample]:
+    async def all_of_them() -> list[Sample]:
+        return await asyncio.gather(*(engine.sample(request) for request in requests))
 
     return asyncio.run(all_of_them())
+
+
+def answer(engine: EmbeddedEngine, requests: list[SampleRequest]) -> int:
+    return sum(len(sample.ids) for sample in sampled(engine, requests))
 
 
 def resident_bytes() -> int:
@@ -152,6 +178,28 @@ def speed(directory: Path, rows: int, repetitions: int) -> dict[str, Any]:
     return found
 
 
+def at_once(directory: Path, rows_each: int, repetitions: int) -> dict[str, Any]:
+    engine = EmbeddedEngine.from_directory(directory / "model", batch_invariant=True)
+    for name in MIXED_KINDS:
+        load(engine, directory / name, name)
+    requests = requests_to([*MIXED_KINDS], rows_each * len(MIXED_KINDS), NEW_TOKENS)
+    ratios, same = [], True
+    for repetition in range(repetitions + 1):
+        moments = [time.process_time()]
+        mixed = sampled(engine, requests)
+        moments.append(time.process_time())
+        apart = {
+            name: sampled(engine, [request for request in requests if request.adapter == name]) for name in MIXED_KINDS
+        }
+        moments.append(time.process_time())
+        one_by_one = [apart[str(request.adapter)].pop(0) for request in requests]
+        same &= all((a.ids, a.logprobs) == (b.ids, b.logprobs) for a, b in zip(mixed, one_by_one, strict=True))
+        if repetition:
+            ratios.append((moments[2] - moments[1]) / (moments[1] - moments[0]))
+    figures = [round(figure, 2) for figure in (statistics.median(ratios), min(ratios), max(ratios))]
+    return {"rows of each": rows_each, "times as fast": figures, "same bits": same}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repetitions", type=int, default=5, help="rounds measured, after one of warm-up")
@@ -169,10 +217,11 @@ def main() -> None:
             result[shape] = {
                 "memory, MiB": memory(Path(name)),
                 "speed": [speed(Path(name), rows, options.repetitions) for rows in batches],
+                "at once": [at_once(Path(name), rows_each, options.repetitions) for rows_each in (1, 4)],
             }
         if not options.json:
             print(f"\n{shape}: resident MiB {result[shape]['memory, MiB']}")
-            for row in result[shape]["speed"]:
+            for row in result[shape]["speed"] + result[shape]["at once"]:
                 print("  ", ", ".join(f"{key} {value}" for key, value in row.items()))
     print(json.dumps(result))
 

@@ -59,15 +59,18 @@ class EmbeddedEngine(Engine):
         record_experts: bool = False,
         record_kept: bool = False,
         repeatable: bool = True,
+        batch_invariant: bool = False,
         adapter: Path | None = None,
     ) -> None:
         """`named` are the model's weights; of another family it is the model, which becomes the engine's own. With
-        `adapter`, the directory of one, they are those of the base that it is put onto.
-
-        `decode_text` is needed for stop strings only; `seed` fixes the draws of requests that bring none.
+        `adapter`, the directory of one, they are those of the base that it is put onto. `decode_text` is needed for
+        stop strings only; `seed` fixes the draws of requests that bring none.
 
         Where it is not `repeatable`, memory keeps its shape from one burst of requests to the next: less work where
         they come one by one, but in the last bits of a logprob an answer may depend on earlier requests.
+
+        With `batch_invariant` an answer of a dense model in float32 on a CPU has the same bits whatever else is in the
+        batch, other adapters included; few rows are computed as four, which takes one row up to four times as long.
 
         With `record_experts` samples of a mixture of experts record which experts their tokens went to, with
         `record_kept` those of requests that cut record which tokens were left to draw from.
@@ -84,7 +87,13 @@ class EmbeddedEngine(Engine):
         self._seed = secrets.randbits(63) if seed is None else seed
         kv_bytes = limits.kv_bytes or device_memory(self.device) // 4
         self._cache, self._bytes_per_token, self._weight_loader, self._decoder = engine_parts(
-            arch, named, dtype=dtype, device=self.device, record_experts=record_experts, adapter=adapter
+            arch,
+            named,
+            dtype=dtype,
+            device=self.device,
+            record_experts=record_experts,
+            adapter=adapter,
+            batch_invariant=batch_invariant,
         )
         self._token_budget = kv_bytes // self._bytes_per_token
         self._scheduler = Scheduler(

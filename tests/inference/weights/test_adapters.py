@@ -7,6 +7,7 @@ import gc
 import json
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "alpha_pattern": {"layers.0.self_attn.q_proj": 1, "up_proj": 5},
         "layers_to_transform": [0, 1],
     },
+    "head": {"r": 3, "lora_alpha": 6, "target_modules": ["lm_head", "gate_proj"]},
 }
 
 
@@ -129,17 +131,54 @@ def test_mixed_adapter_batch_agrees_with_peft(
     samples = run(together(engine, requests))
     check(reference, models, requests, samples)
     versions = {None: 0, **engine.adapters}
-    assert versions == {None: 0, "wide": 1, "thin": 2, "stable": 3, "patterned": 4}
+    assert versions == {None: 0, "wide": 1, "thin": 2, "stable": 3, "patterned": 4, "head": 5}
     for each, sample in zip(requests, samples, strict=True):
         assert sample.versions == [VersionRun(versions[each.adapter], len(sample.ids))]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+def test_an_answer_has_the_same_bits_alone_and_among_other_adapters(checkpoints: Checkpoints, adapted: Adapted) -> None:
+    rng = random.Random(3)
+
+    def engine() -> EmbeddedEngine:
+        made = EmbeddedEngine.from_directory(checkpoints("qwen3")[0], batch_invariant=True)
+        for name in CONFIGS:
+            loaded(made, name, adapted("qwen3", name)[0])
+        return made
+
+    def answer(sample: Sample) -> tuple[list[int], list[float]]:
+        return sample.ids, sample.logprobs
+
+    many = [  # most often some rows of each adapter; few of some, so that both ways of a mixed batch occur
+        request(
+            rng.choice([None, *CONFIGS, "wide"]),
+            seed,
+            [rng.randrange(512) for _ in range(rng.randrange(1, 70))],
+            max_tokens=rng.randrange(1, 40),
+            temperature=rng.choice([0.0, 0.7, 1.0]),
+            top_p=rng.choice([1.0, 0.9]),
+        )
+        for seed in range(36)
+    ]
+    mixed = run(together(engine(), many))
+    alone = [run(engine().sample(each)) for each in many]
+    assert list(map(answer, mixed)) == list(map(answer, alone))
+    for name in (None, *CONFIGS):
+        own = [number for number, each in enumerate(many) if each.adapter == name]
+        apart = run(together(engine(), [many[number] for number in own]))
+        assert list(map(answer, apart)) == [answer(alone[number]) for number in own]
+    # In pairs all groups are of equal size, and are stacked.
+    pairs = [replace(many[0], adapter=name, params=replace(many[0].params, seed=s)) for name in CONFIGS for s in (1, 2)]
+    assert list(map(answer, run(together(engine(), pairs)))) == [answer(run(engine().sample(each))) for each in pairs]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [*((name, "qwen2") for name in CONFIGS), ("head", "qwen3"), ("head", "llama")]
+)
 def test_merged_and_separate_adapter_agree(
-    reference: Reference, checkpoints: Checkpoints, adapted: Adapted, name: str
+    reference: Reference, checkpoints: Checkpoints, adapted: Adapted, name: str, kind: str
 ) -> None:
-    directory, _ = checkpoints("qwen2")
-    path, model = adapted("qwen2", name)
+    directory, _ = checkpoints(kind)
+    path, model = adapted(kind, name)
     merged = loaded(EmbeddedEngine.from_directory(directory), None, path, 3)
     beside = loaded(EmbeddedEngine.from_directory(directory), "mine", path)
     one, other = run(merged.sample(request(None, 5))), run(beside.sample(request("mine", 5)))

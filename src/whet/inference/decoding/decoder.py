@@ -17,9 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from whet.inference.architecture import Architecture, Rope
-from whet.inference.decoding.adapter_rows import AdapterRows
+from whet.inference.decoding.adapter_rows import LEAST_ROWS, AdapterRows, filled
 from whet.inference.decoding.cache import KVCache
 from whet.inference.decoding.functions import ACTIVATIONS, mix_experts, route, turns
+from whet.inference.decoding.scheduler import WIDTH_STEP
 from whet.inference.weights.block_matrix import BlockMatrix, JoinedRows
 from whet.inference.weights.model_weights import DOWN, GATE_UP, OUTPUT, QKV, PackedWeights
 
@@ -33,8 +34,12 @@ _LEAST_POSITIONS = 1024
 class Decoder:
     """Packed weights, a KV cache and the rotary tables, with the two passes over them."""
 
-    def __init__(self, arch: Architecture, weights: PackedWeights, cache: KVCache) -> None:
+    def __init__(
+        self, arch: Architecture, weights: PackedWeights, cache: KVCache, *, batch_invariant: bool = False
+    ) -> None:
+        """`batch_invariant` is that of `EmbeddedEngine`."""
         self.arch, self.weights, self.cache = arch, weights, cache
+        self._least_rows = LEAST_ROWS if batch_invariant else 0
         device = weights.embedding.device
         ropes = list(dict.fromkeys(rope for rope in arch.ropes if rope is not None))
         self._ropes, self._positions = ropes, 0  # how many positions the tables hold
@@ -63,7 +68,9 @@ class Decoder:
         x = self._embed(ids_B)
         for i, layer in enumerate(self.weights.layers):
             normal = x if arch.norms.attention_in is None else _normalise(x, arch.norm_eps)
-            qkv = _project(normal, layer.qkv, layer.qkv_bias, adapters, (i, QKV)).view(rows, heads + 2 * kv_heads, dim)
+            qkv = self._project(normal, layer.qkv, layer.qkv_bias, adapters, (i, QKV)).view(
+                rows, heads + 2 * kv_heads, dim
+            )
             qk = self._rotate(qkv[:, : heads + kv_heads], i, turned)
             keys, values = cache.keys[i], cache.values[i]
             keys.view(-1, dim).index_copy_(0, places, qk[:, heads:].reshape(-1, dim))
@@ -75,7 +82,7 @@ class Decoder:
             attended = attended.view(rows, heads * dim)
             x = self._added(x, attended, layer.output, layer.output_bias, layer.output_gain, adapters, (i, OUTPUT))
             x = self._feed_forward(x, i, adapters, slots, positions_B)
-        return self._logits(x)
+        return self._logits(x, adapters)
 
     def prefill(
         self, slots: list[int], starts: list[int], tokens: list[list[int]], adapters: AdapterRows | None = None
@@ -86,8 +93,10 @@ class Decoder:
         writes is beyond a row's tokens and is overwritten before it can be seen.
         """
         longest = max(map(len, tokens))
-        width = min(max(starts) + longest, self.cache.columns)
+        width = self._width(max(starts) + longest)
         step = max(1, _SCORES_PER_CHUNK // (len(slots) * self.arch.num_heads * width))
+        if self._least_rows:
+            longest, step = (-(-count // self._least_rows) * self._least_rows for count in (longest, step))
         device = self.weights.embedding.device
         padded = torch.tensor([row + [0] * (longest - len(row)) for row in tokens], device=device)
         slots_P = torch.tensor(slots, device=device)
@@ -95,7 +104,13 @@ class Decoder:
         for offset in range(0, longest, step):
             chunk = padded[:, offset : offset + step]
             within = self._or_own(None if adapters is None else adapters.over(chunk.shape[1]), chunk.numel())
-            self._prefill_chunk(slots_P, starts_P + offset, chunk, min(width, max(starts) + offset + step), within)
+            self._prefill_chunk(
+                slots_P, starts_P + offset, chunk, min(width, self._width(max(starts) + offset + step)), within
+            )
+
+    def _width(self, needed: int) -> int:
+        """Columns to read where so many are needed."""
+        return min(-(-needed // WIDTH_STEP) * WIDTH_STEP if self._least_rows else needed, self.cache.columns)
 
     def _prefill_chunk(
         self, slots_P: Tensor, starts_P: Tensor, ids_PT: Tensor, width: int, adapters: AdapterRows | None
@@ -113,7 +128,9 @@ class Decoder:
         last = len(self.weights.layers) - 1
         for i, layer in enumerate(self.weights.layers):
             normal = x if arch.norms.attention_in is None else _normalise(x, arch.norm_eps)
-            qkv = _project(normal, layer.qkv, layer.qkv_bias, adapters, (i, QKV)).view(-1, heads + 2 * kv_heads, dim)
+            qkv = self._project(normal, layer.qkv, layer.qkv_bias, adapters, (i, QKV)).view(
+                -1, heads + 2 * kv_heads, dim
+            )
             qk = self._rotate(qkv[:, : heads + kv_heads], i, turned)
             cache.keys[i][slot_PT, :, flat] = qk[:, heads:]
             cache.values[i][slot_PT, :, flat] = qkv[:, heads + kv_heads :]
@@ -197,8 +214,8 @@ class Decoder:
     ) -> Tensor:
         """x with inner @ weight added in place, normalised where the family has a norm there."""
         if gain is None:
-            return _project(inner, weight, bias, adapters, layer_part, residual=x)
-        return x.add_(self._gained(_project(inner, weight, bias, adapters, layer_part), gain))
+            return self._project(inner, weight, bias, adapters, layer_part, residual=x)
+        return x.add_(self._gained(self._project(inner, weight, bias, adapters, layer_part), gain))
 
     def _gained(self, y: Tensor, gain: Tensor) -> Tensor:
         return (y * _inverse_length(y, self.arch.norm_eps)).mul_(gain).to(y.dtype)
@@ -216,12 +233,34 @@ class Decoder:
             self.cache.record(i, slots, positions, chosen)
             gate_up, down = cast("tuple[Tensor, Tensor]", (layer.gate_up, layer.down))  # experts are never in blocks
             return x.add_(mix_experts(normal, chosen, weights, gate_up, down))
-        gate, up = _project(normal, layer.gate_up, layer.gate_up_bias, adapters, (i, GATE_UP)).chunk(2, dim=-1)
+        gate, up = self._project(normal, layer.gate_up, layer.gate_up_bias, adapters, (i, GATE_UP)).chunk(2, dim=-1)
         inner = self._act(gate).mul_(up)
         return self._added(x, inner, layer.down, layer.down_bias, layer.down_gain, adapters, (i, DOWN))
 
-    def _logits(self, x: Tensor) -> Tensor:
-        return _times(self._gained(x, self.weights.final_gain), self.weights.unembedding).float()
+    def _logits(self, x: Tensor, adapters: AdapterRows | None) -> Tensor:
+        normal = self._gained(x, self.weights.final_gain)
+        return self._project(normal, self.weights.unembedding, None, adapters, (len(self.weights.layers), 0)).float()
+
+    def _project(
+        self,
+        x: Tensor,
+        weight: Tensor | JoinedRows,
+        bias: Tensor | None,
+        adapters: AdapterRows | None,
+        layer_part: tuple[int, int],
+        *,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """x @ weight + bias and what adapters add at `layer_part`, added to `residual` where one is given, in place
+        unless there are too few rows."""
+        count = len(x)
+        if count < self._least_rows:
+            y = _product(filled(x), weight, bias, None if residual is None else filled(residual))[:count]
+        else:
+            y = _product(x, weight, bias, residual)
+        if adapters is not None:
+            adapters.add(y, x, *layer_part)
+        return y
 
 
 def _table(rope: Rope, positions: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
@@ -244,28 +283,11 @@ def _normalise(x: Tensor, eps: float) -> Tensor:
     return (x * _inverse_length(x, eps)).to(x.dtype)
 
 
-def _times(x: Tensor, weight: Tensor | JoinedRows) -> Tensor:
-    return weight.times(x) if isinstance(weight, JoinedRows) else torch.mm(x, weight)
-
-
-def _project(
-    x: Tensor,
-    weight: Tensor | JoinedRows,
-    bias: Tensor | None,
-    adapters: AdapterRows | None,
-    layer_part: tuple[int, int],
-    *,
-    residual: Tensor | None = None,
-) -> Tensor:
-    """x @ weight + bias and what adapters add at `layer_part`, added in place to `residual` where one is given."""
+def _product(x: Tensor, weight: Tensor | JoinedRows, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+    """x @ weight + bias, added in place to `residual` where one is given."""
     if residual is not None:
         y = residual.add_(weight.times(x)) if isinstance(weight, JoinedRows) else residual.addmm_(x, weight)
-        if bias is not None:
-            y.add_(bias)
-    else:
-        y = _times(x, weight) if bias is None or isinstance(weight, JoinedRows) else torch.addmm(bias, x, weight)
-        if bias is not None and isinstance(weight, JoinedRows):
-            y.add_(bias)
-    if adapters is not None:
-        adapters.add(y, x, *layer_part)
-    return y
+        return y if bias is None else y.add_(bias)
+    if isinstance(weight, JoinedRows):
+        return weight.times(x) if bias is None else weight.times(x).add_(bias)
+    return torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture
 from whet.inference.decoding.cache import KVCache
 from whet.inference.decoding.decoder import Decoder
@@ -54,6 +55,7 @@ def engine_parts(
     device: torch.device,
     record_experts: bool,
     adapter: Path | None = None,
+    batch_invariant: bool = False,
 ) -> EngineParts:
     """`adapter` is the directory of one that is part of the model.
 
@@ -64,10 +66,13 @@ def engine_parts(
         cache = KVCache(arch, dtype=dtype, device=device, record_experts=record_experts)
         base: Any = named
         loader = WeightLoader(FusedForm(arch, dtype, device), base, device=device)
-        decoder = Decoder(arch, loader.pack(base) if adapter is None else loader.with_adapter(adapter), cache)
+        weights = loader.pack(base) if adapter is None else loader.with_adapter(adapter)
+        decoder = Decoder(arch, weights, cache, batch_invariant=batch_invariant)
         return EngineParts(cache, KVCache.bytes_per_token(arch, dtype), loader, decoder)
     from whet.inference.plain.decoder import plain_parts
 
+    if batch_invariant:
+        raise ModelLoadError("batch_invariant needs a model of a family that whet computes itself")
     assert not isinstance(named, dict), "a family that is not whet's own is given as a model"
     plain = plain_parts(named, dtype=dtype, device=device)
     return EngineParts(plain[0], plain[0].bytes_per_token, plain[1], plain[2])

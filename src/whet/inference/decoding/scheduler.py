@@ -310,8 +310,9 @@ def _common_prefix(left: list[int], right: list[int]) -> int:
 # as they do, and a step reads the whole of it. A GPU reads parts as well as the whole, and its memory would be broken
 # up by rectangles of ever other sizes: there all columns that the rows may come to need are held from the start.
 
-_WIDTH_STEP = 16
-"""Attention over a part spans a multiple of this many columns, which keeps its inner loops on whole vectors."""
+WIDTH_STEP = 16
+"""Attention over a part spans a multiple of this many columns, which keeps its inner loops on whole vectors.
+With fewer or others, sums are added up in another order."""
 
 
 def rounded(columns: int) -> int:
@@ -329,7 +330,7 @@ def columns_read(needed: int, held: int, *, on_cpu: bool) -> int:
     """Columns to read while the longest row has need of `needed`."""
     if on_cpu and 2 * needed > held:
         return held
-    return min(-(-needed // _WIDTH_STEP) * _WIDTH_STEP, held)
+    return min(-(-needed // WIDTH_STEP) * WIDTH_STEP, held)
 
 
 # What an engine waits for between two decode steps: rollouts that come back with their next request.

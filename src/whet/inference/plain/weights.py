@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
@@ -22,7 +23,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils import logging as transformers_logging
 
 from whet.errors import ModelLoadError
-from whet.inference.weights.adapters import Factors, LowRank, PackedAdapter, read_adapter
+from whet.inference.weights.adapters import RANKS_OF, Factors, LowRank, PackedAdapter, read_adapter
 from whet.inference.weights.gguf_tensors import complete
 from whet.inference.weights.safetensors_files import NamedWeights
 
@@ -150,7 +151,8 @@ class PlainForm:
     def _factors(self, low: LowRank | None) -> Factors | None:
         if low is None:
             return None
-        down, up = low.down.t().contiguous(), low.up.t() * low.scaling
+        more = -len(low.down) % RANKS_OF
+        down, up = F.pad(low.down, (0, 0, 0, more)).t().contiguous(), F.pad(low.up.t() * low.scaling, (0, 0, 0, more))
         return Factors(down.to(self._device, self._dtype), up.contiguous().to(self._device, self._dtype))
 
     def _adapter(self, directory: Path) -> dict[str, LowRank]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from whet.errors import ModelLoadError
@@ -22,6 +23,7 @@ from whet.inference.model_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from whet.inference.weights.model_weights import FusedPart, Fusion, fusions, gain
 from whet.inference.weights.safetensors_files import NamedWeights, read_safetensors
 
+UNEMBEDDING = "lm_head"
 _PREFIX = "base_model.model."
 _UNSUPPORTED = (
     "use_dora",
@@ -67,7 +69,7 @@ def read_adapter(directory: Path, *, allowed: Collection[str] = ()) -> Adapter:
     tensors = read_safetensors([directory / ADAPTER_WEIGHTS])
     adapter: Adapter = {}
     for name, down in tensors.items():
-        if name.endswith(".lora_B.weight"):
+        if name.endswith((".lora_B.weight", ".base_layer.weight")):  # peft adds the base's unembedding to its adapter
             continue
         if not name.endswith(".lora_A.weight"):
             raise ModelLoadError(f"{directory}: {name!r} is not a LoRA matrix of a linear layer; {_ONLY_PLAIN}")
@@ -117,10 +119,15 @@ def merge_adapter(named: Mapping[str, Tensor], directory: Path) -> NamedWeights:
     for module, low in read_adapter(directory).items():
         base = named.get(f"{module}.weight")
         if base is None:
-            raise ModelLoadError(f"{directory}: the base model has no layer {module!r} to merge it onto")
+            tied = " (it ties the unembedding to the embedding)" if module == UNEMBEDDING else ""
+            raise ModelLoadError(f"{directory}: the base model has no layer {module!r}{tied} to merge it onto")
         _check_shape(directory, module, low, tuple(base.shape))
         merged[f"{module}.weight"] = base.to(torch.float32) + low.scaling * (low.up @ low.down)
     return merged
+
+
+RANKS_OF = 16
+"""Ranks are filled up with zeros to a multiple of this: products with fewer columns are rounded in other ways."""
 
 
 class Factors(NamedTuple):
@@ -132,7 +139,8 @@ class Factors(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PackedAdapter:
-    """What `adapter_rows.py` computes with: for each decoder layer the factors at each of the four fused matrices."""
+    """What `adapter_rows.py` computes with: for each decoder layer the factors at each of the four fused matrices, and
+    behind the last layer those of the unembedding."""
 
     layers: list[tuple[Factors | None, ...]]
 
@@ -158,10 +166,15 @@ def pack_adapter(
                 weight = gain(named[f"{at}{fusion.norm}.weight"].to("cpu", torch.float32), arch)
             factors.append(_fused(fusion, lows, weight, dtype, device))
         layers.append(tuple(factors))
+    low = adapter.pop(UNEMBEDDING, None)
+    if low is not None:
+        _check_shape(directory, UNEMBEDDING, low, (arch.vocab_size, arch.hidden_size))
+    head = Fusion(arch.hidden_size, None, (FusedPart(UNEMBEDDING, arch.vocab_size),))
+    layers.append((_fused(head, [(head.parts[0], low)], None, dtype, device),))
     if adapter:
         raise ModelLoadError(
             f"{directory}: the engine has adapters at the dense projections of its {arch.num_layers} decoder "
-            f"layers; this one has {next(iter(adapter))!r}"
+            f"layers and at the unembedding; this one has {next(iter(adapter))!r}"
         )
     return PackedAdapter(layers)
 
@@ -178,6 +191,7 @@ def _fused(
     if not held:
         return None
     down = torch.cat(held)
+    down = F.pad(down, (0, 0, 0, -len(down) % RANKS_OF))
     up = torch.zeros(sum(part.size for part, _ in lows), down.shape[0])
     row = column = 0
     for part, low in lows:

@@ -16,7 +16,7 @@ import torch
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture
 from whet.inference.protocol import WeightUpdate
-from whet.inference.weights.adapters import PackedAdapter, merge_adapter, pack_adapter
+from whet.inference.weights.adapters import UNEMBEDDING, PackedAdapter, merge_adapter, pack_adapter, read_adapter
 from whet.inference.weights.block_matrix import FrozenTensors
 from whet.inference.weights.model_weights import PackedWeights, pack
 from whet.inference.weights.packed_file import MappedWeights, Mappings, map_packed
@@ -45,7 +45,8 @@ class FusedForm:
         return pack(named, self.arch, dtype=self.dtype, device=self.device)
 
     def with_adapter(self, named: NamedWeights, directory: Path) -> PackedWeights:
-        if isinstance(named, FrozenTensors):
+        # An embedding stays as it is where an adapter changes the unembedding that is tied to it.
+        if isinstance(named, FrozenTensors) or (self.arch.tied_embeddings and UNEMBEDDING in read_adapter(directory)):
             return replace(self.pack(named), adapter=self.adapter(directory, named))
         return self.pack(merge_adapter(named, directory))
 
