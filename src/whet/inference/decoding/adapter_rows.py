@@ -105,11 +105,18 @@ def _thin(x: Tensor, factors: Factors) -> Tensor:
     return torch.mm(torch.mm(filled(x), factors.down), factors.up)[: len(x)]
 
 
+class Stacked(NamedTuple):
+    """The factors of those of N adapters that have rank R at one projection: `[n, in, R]` and `[n, R, out]`."""
+
+    numbers: tuple[int, ...]
+    factors: Factors
+
+
 class Stack(NamedTuple):
-    """N adapters; `factors` by layer and projection are `[N, in, R]` and `[N, R, out]`, padded with zeros."""
+    """N adapters; their factors by layer and projection, equal ranks together: zeros would be read as well."""
 
     adapters: list[PackedAdapter]
-    factors: list[list[Factors | None]]
+    layers: list[list[list[Stacked]]]
 
     @classmethod
     def of(cls, adapters: list[PackedAdapter]) -> Stack:
@@ -122,45 +129,51 @@ class StackedRows:
 
     def __init__(self, stack: Stack, rows_N: list[list[int]], batch: int, device: torch.device) -> None:
         """`rows_N` are each adapter's rows, at least one; `batch` is how many rows there are with those without."""
-        longest = max(LEAST_ROWS, *map(len, rows_N))
-        lacking = [True] * batch
-        slots = [0] * batch
-        for number, rows in enumerate(rows_N):
-            for i, row in enumerate(rows):
-                slots[row], lacking[row] = number * longest + i, False
-        # Shorter groups are filled up with a row of their own, whose result is not used.
-        padded = [row for rows in rows_N for row in rows + rows[:1] * (longest - len(rows))]
         self.stack = stack
-        self._padded_NL = torch.tensor(padded, device=device)
-        self._slot_B = torch.tensor(slots, device=device)
-        self._lacking_B1 = torch.tensor(lacking, device=device).unsqueeze(1) if any(lacking) else None
+        self._rows_N, self._batch, self._device = rows_N, batch, device
+        self._length = max(LEAST_ROWS, *map(len, rows_N))
+        self._arranged: dict[tuple[tuple[int, ...], ...], tuple[list[Tensor], Tensor]] = {}
 
     def add(self, y: Tensor, x: Tensor, layer: int, part: int) -> None:
         """See `AdapterRows.add`."""
-        factors = self.stack.factors[layer][part]
-        if factors is None:
+        if not (stacked := self.stack.layers[layer][part]):
             return
-        x_NL = x.index_select(0, self._padded_NL).view(len(factors.down), -1, x.shape[1])
-        added = torch.bmm(torch.bmm(x_NL, factors.down), factors.up).view(-1, y.shape[1])
-        own_B = added.index_select(0, self._slot_B)
-        if self._lacking_B1 is not None:
-            own_B.masked_fill_(self._lacking_B1, 0.0)
-        y.add_(own_B)
+        key = tuple(each.numbers for each in stacked)
+        if key not in self._arranged:
+            self._arranged[key] = self._arrange(key)
+        rows, back_B = self._arranged[key]
+        added = [y.new_zeros(1, y.shape[1])]  # what rows without an adapter get
+        for (numbers, factors), own in zip(stacked, rows, strict=True):
+            own_x = x.index_select(0, own).view(len(numbers), -1, x.shape[1])
+            added.append(torch.bmm(torch.bmm(own_x, factors.down), factors.up).view(-1, y.shape[1]))
+        y.add_(torch.cat(added).index_select(0, back_B))
+
+    def _arrange(self, numbers: tuple[tuple[int, ...], ...]) -> tuple[list[Tensor], Tensor]:
+        """The rows of these adapters, set by set, and each row's place in what `add` makes of them."""
+        padded, back, place = [], [0] * self._batch, 1
+        for some in numbers:
+            padded.append(list[int]())
+            for number in some:
+                rows = self._rows_N[number]
+                for i, row in enumerate(rows):
+                    back[row] = place + i
+                place += self._length
+                # Shorter groups are filled up with a row of their own, whose result is not used.
+                padded[-1] += rows + rows[:1] * (self._length - len(rows))
+        return [torch.tensor(rows, device=self._device) for rows in padded], torch.tensor(back, device=self._device)
 
 
-def _stacked(parts: tuple[Factors | None, ...]) -> Factors | None:
-    held = [factors for factors in parts if factors is not None]
-    if not held:
-        return None
-    (source, _), target = held[0].down.shape, held[0].up.shape[1]
-    rank = max(factors.up.shape[0] for factors in held)
-    stacked = Factors(held[0].down.new_zeros(len(parts), source, rank), held[0].up.new_zeros(len(parts), rank, target))
+def _stacked(parts: tuple[Factors | None, ...]) -> list[Stacked]:
+    by_rank: dict[int, list[int]] = {}
     for number, factors in enumerate(parts):
         if factors is not None:
-            own = factors.up.shape[0]
-            stacked.down[number, :, :own] = factors.down
-            stacked.up[number, :own] = factors.up
-    return stacked
+            by_rank.setdefault(len(factors.up), []).append(number)
+    stacks = []
+    for numbers in by_rank.values():
+        held = [factors for number in numbers if (factors := parts[number]) is not None]
+        stack = Factors(torch.stack([each.down for each in held]), torch.stack([each.up for each in held]))
+        stacks.append(Stacked(tuple(numbers), stack))
+    return stacks
 
 
 def adapters_of_steps(
