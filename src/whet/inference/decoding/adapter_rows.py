@@ -150,14 +150,14 @@ class StackedRows:
 
     def _arrange(self, numbers: tuple[tuple[int, ...], ...]) -> tuple[list[Tensor], Tensor]:
         """The rows of these adapters, set by set, and each row's place in what `add` makes of them."""
-        padded, back, place = [], [0] * self._batch, 1
+        padded, back, first = [], [0] * self._batch, 1
         for some in numbers:
             padded.append(list[int]())
             for number in some:
                 rows = self._rows_N[number]
                 for i, row in enumerate(rows):
-                    back[row] = place + i
-                place += self._length
+                    back[row] = first + i
+                first += self._length
                 # Shorter groups are filled up with a row of their own, whose result is not used.
                 padded[-1] += rows + rows[:1] * (self._length - len(rows))
         return [torch.tensor(rows, device=self._device) for rows in padded], torch.tensor(back, device=self._device)
