@@ -111,12 +111,21 @@ class AttentionBlock:
         )
 
 
-Blocks: TypeAlias = "tuple[AttentionBlock, ...] | Runs"
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderedBlocks:
+    """Blocks of tokens that do not lie block after block."""
+
+    blocks: tuple[AttentionBlock, ...] | Runs
+    rows: Tensor  # T; the tokens in the order of blocks, then those of none
+    back: Tensor  # T; each token's place in that order
+
+
+Blocks: TypeAlias = "tuple[AttentionBlock, ...] | Runs | OrderedBlocks"
 
 
 def planner(
     tokens: int, heads: int, kv_heads: int, head_dim: int, device: torch.device
-) -> Callable[[Sequence[Block], int | None], Blocks]:
+) -> Callable[[Sequence[Block], int | None], tuple[AttentionBlock, ...] | Runs]:
     """Blocks of a micro-batch, and a window, as `attention` takes them on this device: for the kernel of a GPU where
     there is one, else as padded rectangles, each made once."""
     if has_kernel(device, product_dtype(device), head_dim):
@@ -126,7 +135,7 @@ def planner(
     def padded(block: Block, window: int | None) -> AttentionBlock:
         return AttentionBlock.of(block, tokens, heads, kv_heads, device, window)
 
-    def all_padded(blocks: Sequence[Block], window: int | None) -> Blocks:
+    def all_padded(blocks: Sequence[Block], window: int | None) -> tuple[AttentionBlock, ...]:
         """A block that is no longer than a window is as one without."""
         return tuple(padded(b, None if window is None or window >= b.keys.shape[1] else window) for b in blocks)
 
@@ -139,6 +148,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, blocks: Blocks) -> Tensor:
     Queries are scaled already, and are those of the blocks' own tokens, in their order; keys those of all tokens.
     Queries behind those of the blocks are padding, which attends to nothing: zeros.
     """
+    if isinstance(blocks, OrderedBlocks):
+        mixed = attention(gather(q, blocks.rows, blocks.back), k, v, blocks.blocks)
+        return gather(mixed, blocks.back, blocks.rows)
     if isinstance(blocks, Runs):
         return attend_runs(q, k, v, blocks)
     owned = [block.tokens for block in blocks]

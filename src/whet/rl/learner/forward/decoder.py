@@ -28,9 +28,9 @@ from torch.utils.checkpoint import checkpoint
 
 from whet.inference.architecture import Architecture, Rope, parse_architecture
 from whet.inference.decoding.functions import ACTIVATIONS, mix_experts, route, turns
-from whet.rl.learner.forward.attention import Blocks, attention, planner
+from whet.rl.learner.forward.attention import Blocks, OrderedBlocks, attention, planner
 from whet.rl.learner.forward.kernels import product_dtype, rms_norm, rotate, take
-from whet.rl.learner.forward.layout import TokenLayout
+from whet.rl.learner.forward.layout import Block, TokenLayout
 
 PLACES = 64
 """Where a CPU computes in bfloat16, tokens and predictors are padded to a multiple of this. Its library compiles code
@@ -124,14 +124,20 @@ def _plan(arch: Architecture, layout: TokenLayout, like: Tensor, experts_TLK: Te
     _, padded_predictors = _padding(layout, multiple)
 
     plan_blocks = planner(tokens, arch.num_heads, arch.num_kv_heads, arch.head_dim, device)
+    rows_T = None if layout.rows is None else torch.from_numpy(layout.rows).to(device)
+
+    def planned(blocks: tuple[Block, ...], window: int | None) -> Blocks:
+        made = plan_blocks(blocks, window)
+        return made if rows_T is None else OrderedBlocks(made, rows_T, rows_T.argsort())
+
     windows = dict.fromkeys(arch.windows)
     positions_T = F.pad(torch.from_numpy(layout.positions).to(device), (0, tokens - real))
     predictors_U = torch.from_numpy(layout.predictors).to(device)
     turned = {rope: turns(rope, positions_T) for rope in dict.fromkeys(arch.ropes) if rope is not None}
     return _Plan(
         arch=arch,
-        everything={window: plan_blocks((*layout.silent, *layout.speaking), window) for window in windows},
-        speaking={window: plan_blocks(layout.speaking, window) for window in windows},
+        everything={window: planned((*layout.silent, *layout.speaking), window) for window in windows},
+        speaking={window: planned(layout.speaking, window) for window in windows},
         silent_tokens=sum(len(block.where) for block in layout.silent),
         multiple=multiple,
         predictors=torch.cat([predictors_U, torch.arange(real, real + padded_predictors, device=device)]),

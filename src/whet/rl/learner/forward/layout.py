@@ -46,10 +46,10 @@ class Block:
     A run reads the tokens from the root to its own end; its query l sees the first `before + l + 1` of them.
     """
 
-    queries: Index  # R x L; which of the block's own tokens is at a position; padding repeats the first
+    queries: Index  # R x L; which of the block's own tokens is at a position; padding repeats the run's first
     where: Index  # for each of the block's own tokens, its position in the flattened queries
     padding: Index  # the places of the flattened queries that hold no token
-    keys: Index  # R x S; which token of the micro-batch is read; padding repeats the first
+    keys: Index  # R x S; which token of the micro-batch is read; padding repeats the run's first
     before: Index  # R; tokens that a run reads before its own
     lengths: Index  # R; its own tokens
 
@@ -72,6 +72,7 @@ class TokenLayout:
     distribution_of_target: Index  # N; ascending
     predictor_of_distribution: Index  # D; counted in predictors, ascending
     a_target_of_distribution: Index  # D; where in the batch one of those drawn from it is
+    rows: Index | None = None  # T; where tokens are not block after block: those of the blocks, then all others
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class _Branch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Run:
+class TokenRun:
     """Tokens `begin : end` of a path from the root. `path` counts tokens as they were added, before blocks are made."""
 
     path: Index
@@ -201,20 +202,20 @@ def _drawn_from(batch: PackedBatch, target_N: Index) -> tuple[Index, Index]:
     return temperature_N, np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in sets])
 
 
-def _runs(branches: Sequence[_Branch], paths: Sequence[Index], predicts: NDArray[np.bool_]) -> Iterator[_Run]:
+def _runs(branches: Sequence[_Branch], paths: Sequence[Index], predicts: NDArray[np.bool_]) -> Iterator[TokenRun]:
     """What each branch adds, cut before its first predictor: behind the attention of the last layer nothing needs what
     is before it."""
     for branch, path in zip(branches, paths, strict=True):
         if branch.new:
             first = branch.shared + int(predicts[path[branch.shared :]].argmax())
             if first > branch.shared:
-                yield _Run(path, branch.shared, first, silent=True)
-            yield _Run(path, first, len(path), silent=False)
+                yield TokenRun(path, branch.shared, first, silent=True)
+            yield TokenRun(path, first, len(path), silent=False)
 
 
-def _grouped(runs: Iterable[_Run]) -> Iterator[list[_Run]]:
+def _grouped(runs: Iterable[TokenRun]) -> Iterator[list[TokenRun]]:
     """Runs of similar shape, the longest first."""
-    chosen: list[_Run] = []
+    chosen: list[TokenRun] = []
     reach = needed = 0
     for run in sorted(runs, key=lambda run: (-run.length, -run.end)):
         reach, needed = max(reach, run.end), needed + run.length * run.end
@@ -226,14 +227,17 @@ def _grouped(runs: Iterable[_Run]) -> Iterator[list[_Run]]:
         yield chosen
 
 
-def _block(runs: Sequence[_Run], position: Index) -> Block:
+def block_of(runs: Sequence[TokenRun], position: Index, length: int, keys: int) -> Block:
+    """Runs of at most `length` tokens that read at most so many `keys`; `position` of a token of their paths is its
+    number in the micro-batch."""
     lengths_R = np.array([run.length for run in runs])
     ends_R = np.array([run.end for run in runs])
-    real_RL = np.arange(_rounded(lengths_R)) < lengths_R[:, None]
-    queries_RL = np.zeros(real_RL.shape, np.int64)
+    real_RL = np.arange(length) < lengths_R[:, None]
+    # What a run pads with is its own: a number that is not finite stays within the run.
+    queries_RL = np.repeat((np.cumsum(lengths_R) - lengths_R)[:, None], length, axis=1)
     queries_RL[real_RL] = np.arange(lengths_R.sum())
-    read_RS = np.arange(_rounded(ends_R)) < ends_R[:, None]
-    keys_RS = np.zeros(read_RS.shape, np.int64)
+    read_RS = np.arange(keys) < ends_R[:, None]
+    keys_RS = np.repeat(position[[run.path[0] for run in runs]][:, None], keys, axis=1)
     keys_RS[read_RS] = position[np.concatenate([run.path[: run.end] for run in runs])]
     return Block(
         queries=queries_RL,
@@ -245,5 +249,6 @@ def _block(runs: Sequence[_Run], position: Index) -> Block:
     )
 
 
-def _rounded(sizes: Index) -> int:
-    return -(-int(sizes.max()) // MULTIPLE) * MULTIPLE
+def _block(runs: Sequence[TokenRun], position: Index) -> Block:
+    length, keys = (max(sizes) for sizes in zip(*((run.length, run.end) for run in runs), strict=True))
+    return block_of(runs, position, -(-length // MULTIPLE) * MULTIPLE, -(-keys // MULTIPLE) * MULTIPLE)

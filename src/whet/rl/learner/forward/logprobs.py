@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,18 +41,30 @@ def token_logprobs(
     state_of_target_N: Tensor,
     temperatures_U: Tensor,
     kept: Kept | None = None,
+    added: LowRankLogits | None = None,
 ) -> tuple[Tensor, Tensor]:
     """log softmax(hidden @ weight.T / temperature)[target], and the entropy of that distribution in nats; fp32 [N].
 
     Target n is predicted by hidden state `state_of_target_N[n]`, in ascending order; each of U predicts at least one,
     or is padding. With `kept` the softmax is over these tokens of each state alone; a target is always among them.
-    Under autocast the matrix products are made in its dtype, forward and backward.
+    With `added` logits are hidden @ weight.T + added.down @ added.up.T. Under autocast the matrix products are made in
+    its dtype, forward and backward.
     """
-    scaled_UD = (hidden_UD / temperatures_U[:, None]).to(product_dtype(hidden_UD.device))
+    dtype = product_dtype(hidden_UD.device)
+    scaled_UD = (hidden_UD / temperatures_U[:, None]).to(dtype)
+    down_UR = None if added is None else (added.down_UR / temperatures_U[:, None]).to(dtype)
+    up_VR = None if added is None else added.up_VR.to(dtype)
     result: tuple[Tensor, Tensor] = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
-        scaled_UD, weight_VD, targets_N, state_of_target_N, kept
+        scaled_UD, weight_VD, targets_N, state_of_target_N, kept, down_UR, up_VR
     )
     return result
+
+
+class LowRankLogits(NamedTuple):
+    """What an adapter of the output matrix adds to logits; both get gradients."""
+
+    down_UR: Tensor  # of each hidden state
+    up_VR: Tensor  # of each word
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,6 +98,8 @@ class _TokenLogprobs(torch.autograd.Function):
         targets_N: Tensor,
         states_N: Tensor,
         cuts: Kept | None,
+        down_UR: Tensor | None,
+        up_VR: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         count, vocabulary = len(hidden_UD), weight_VD.shape[0]
         logprobs_N = hidden_UD.new_empty(len(targets_N), dtype=torch.float32)
@@ -95,7 +109,7 @@ class _TokenLogprobs(torch.autograd.Function):
         chunks, whole = _chunks(states_N, count, vocabulary), slice(0, vocabulary)
         kept: tuple[Tensor, ...] = ()
         for states, part in chunks:
-            logits_UV = _logits(hidden_UD[states], product_VD)
+            logits_UV = _logits(hidden_UD[states], product_VD, None if down_UR is None else down_UR[states], up_VR)
             cut = None if cuts is None else cuts.cut(states, whole)
             if cut is not None:
                 logits_UV.masked_fill_(cut, -math.inf)
@@ -111,7 +125,9 @@ class _TokenLogprobs(torch.autograd.Function):
             if len(chunks) == 1:
                 kept = logs_UV, probabilities_UV
         trained = None if isinstance(weight_VD, BlockMatrix) else weight_VD
-        ctx.save_for_backward(hidden_UD, trained, targets_N, states_N, entropies_U, totals_U, *kept)
+        ctx.save_for_backward(
+            hidden_UD, trained, targets_N, states_N, entropies_U, totals_U, down_UR, up_VR, *kept
+        )
         ctx.frozen = weight_VD if trained is None else None
         ctx.set_materialize_grads(False)
         ctx.cuts = cuts
@@ -120,12 +136,12 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: Any, grad_logprobs_N: Tensor | None, grad_entropies_N: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        hidden_UD, weight_VD, targets_N, states_N, entropies_U, totals_U, *kept = ctx.saved_tensors
+    ) -> tuple[Tensor | None, ...]:
+        hidden_UD, weight_VD, targets_N, states_N, entropies_U, totals_U, down_UR, up_VR, *kept = ctx.saved_tensors
         vocabulary = len(weight_VD) if ctx.frozen is None else ctx.frozen.shape[0]
         if grad_logprobs_N is None:
             if grad_entropies_N is None:
-                return None, None, None, None, None
+                return (None,) * 7
             grad_logprobs_N = torch.zeros_like(grad_entropies_N)
         grad_logprobs_U = torch.zeros_like(entropies_U).index_add_(0, states_N, grad_logprobs_N)
         grad_entropies_U = None
@@ -133,11 +149,17 @@ class _TokenLogprobs(torch.autograd.Function):
             grad_entropies_U = torch.zeros_like(entropies_U).index_add_(0, states_N, grad_entropies_N)
         grad_hidden_UD = torch.zeros_like(hidden_UD, dtype=torch.float32) if ctx.needs_input_grad[0] else None
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        grad_down_UR, grad_up_VR = (
+            None if low is None else torch.zeros_like(low, dtype=torch.float32) for low in (down_UR, up_VR)
+        )
         for states, part, words in _tiles(states_N, len(hidden_UD), vocabulary, whole=bool(kept)):
             hidden, dtype = hidden_UD[states], hidden_UD.dtype
             weight = weight_VD[words].to(dtype) if ctx.frozen is None else ctx.frozen.part(words, dtype)
+            down, up = (None, None) if down_UR is None else (down_UR[states], up_VR[words])
             logs, probabilities = kept or _distributions(
-                hidden, weight, totals_U[states], None if ctx.cuts is None else ctx.cuts.cut(states, words)
+                _logits(hidden, weight, down, up),
+                totals_U[states],
+                None if ctx.cuts is None else ctx.cuts.cut(states, words),
             )
             # d log p(target) / d logits = onehot(target) - p, d entropy / d logits = -p (log p + entropy)
             slope = -grad_logprobs_U[states, None]
@@ -153,19 +175,27 @@ class _TokenLogprobs(torch.autograd.Function):
                 grad_hidden_UD[states] += grad @ weight
             if grad_weight_VD is not None:
                 grad_weight_VD[words] += grad.T @ hidden
-        grad_hidden = None if grad_hidden_UD is None else grad_hidden_UD.to(hidden_UD.dtype)
-        return grad_hidden, grad_weight_VD, None, None, None
+            if grad_down_UR is not None and grad_up_VR is not None:
+                grad_down_UR[states] += grad @ up
+                grad_up_VR[words] += grad.T @ down
+        grads = [
+            None if grad is None else grad.to(of.dtype)
+            for grad, of in ((grad_hidden_UD, hidden_UD), (grad_down_UR, down_UR), (grad_up_VR, up_VR))
+        ]
+        return grads[0], grad_weight_VD, None, None, None, *grads[1:]
 
 
-def _logits(hidden: Tensor, weight: Tensor | BlockMatrix) -> Tensor:
+def _logits(hidden: Tensor, weight: Tensor | BlockMatrix, down: Tensor | None, up: Tensor | None) -> Tensor:
     product = weight.product(hidden) if isinstance(weight, BlockMatrix) else hidden @ weight.T
+    if down is not None and up is not None:
+        product.addmm_(down, up.T)
     return product.float()
 
 
-def _distributions(hidden: Tensor, weight: Tensor, totals_U: Tensor, cut: Tensor | None) -> tuple[Tensor, Tensor]:
+def _distributions(logits: Tensor, totals_U: Tensor, cut: Tensor | None) -> tuple[Tensor, Tensor]:
     """Logarithms of probabilities, and probabilities, of a part of the vocabulary; `totals_U` are logarithms of the
     sums over all of it. What was cut off has probability 0, and 0 for its logarithm."""
-    logs = _logits(hidden, weight).sub_(totals_U[:, None])
+    logs = logits.sub_(totals_U[:, None])
     if cut is not None:
         logs.masked_fill_(cut, -math.inf)
     probabilities = (logs * LOG2_E).exp2_()
