@@ -137,12 +137,16 @@ class LoraWeights(Weights):
 
     def _write(self, directory: Path, tensors: TensorStream) -> None:
         """A PEFT adapter directory: its configuration and its tensors."""
-        directory.mkdir(parents=True, exist_ok=True)
-        write_tensors(directory / SAFETENSORS_WEIGHTS_NAME, tensors)
-        config = copy(self._peft.peft_config[ADAPTER])
-        config.inference_mode = True
-        config.target_modules = sorted(config.target_modules)  # a set, whose order differs between processes
-        config.save_pretrained(directory)
+        write_adapter(directory, copy(self._peft.peft_config[ADAPTER]), tensors)
+
+
+def write_adapter(directory: Path, config: PeftLoraConfig, tensors: TensorStream) -> None:
+    """Takes the configuration over."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_tensors(directory / SAFETENSORS_WEIGHTS_NAME, tensors)
+    config.inference_mode = True
+    config.target_modules = sorted(config.target_modules or ())  # a set, whose order differs between processes
+    config.save_pretrained(str(directory))
 
 
 def targets_of(model: nn.Module, config: LoraConfig) -> tuple[str, ...]:

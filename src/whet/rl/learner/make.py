@@ -23,12 +23,14 @@ from whet.rl.sections.algorithm import INITIAL
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from whet.rl.learner.adapters.bank import AdapterBank
     from whet.rl.learner.ranks.sharding import Sharding
     from whet.rl.learner.reference import Reference
     from whet.rl.learner.torch_learner import TorchLearner
     from whet.rl.learner.weights import PublishFormat, Weights
 
 Dtype = Literal["float32", "bfloat16"]
+Base = Literal["dense", "packed"]
 
 _KEPT_ARRAY, _KEPT_HEAP, _GIVEN_BACK = 1 << 25, 1 << 29, 3 << 18
 """Bytes: of the largest array that is made in the process's own heap, and of what is kept of the heap when free; and
@@ -86,6 +88,28 @@ def make_learner(
         reference=parts.reference,
         reference_thread=reference_thread,
     )
+
+
+def make_bank(model: Path, *, computation: LearnerConfig | None = None, base: Base = "dense") -> AdapterBank:
+    """Adapters over the frozen checkpoint in `model`, none yet; `base` as in `[lora]`.
+
+    Raises `ModelLoadError`, also for a family that only transformers' own forward pass computes, and `ConfigError` for
+    a device that is not there.
+    """
+    import torch
+
+    from whet.rl.learner.adapters.bank import AdapterBank
+    from whet.rl.learner.optim import hold
+
+    computation = (computation or LearnerConfig()).settled(adapter=True)
+    device = choose_device(computation.device, "[learner] device")
+    if not isinstance(describe(model), Architecture):
+        raise ModelLoadError(f"{model}: several adapters at once need a family that whet's own forward pass computes.")
+    if device == "cpu":
+        _set_allocator(small=base == "packed")
+    loaded = (load_model if base == "dense" else load_packed)(model).to(device)
+    hold(loaded.parameters(), getattr(torch, computation.base_dtype))
+    return AdapterBank(loaded, model, computation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def save_checkpoint(root: Path, step: int, write: Callable[[Path], None], *, kee
             shutil.rmtree(torn)
         temporary.mkdir()
         write(temporary)
-        _seal(temporary, step)
+        seal(temporary, step)
         if final.exists():
             shutil.rmtree(final)
         os.rename(temporary, final)
@@ -144,7 +144,7 @@ def checkpoints_in(root: Path) -> list[Checkpoint]:
     return sorted((Checkpoint(int(match[1]), path) for match, path in named), key=lambda checkpoint: -checkpoint.step)
 
 
-def _seal(directory: Path, step: int) -> None:
+def seal(directory: Path, step: int) -> None:
     """Write the manifest and force everything to disk, the manifest last."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     for path in paths:

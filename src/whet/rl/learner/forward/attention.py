@@ -149,8 +149,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, blocks: Blocks) -> Tensor:
     Queries behind those of the blocks are padding, which attends to nothing: zeros.
     """
     if isinstance(blocks, OrderedBlocks):
-        mixed = attention(gather(q, blocks.rows, blocks.back), k, v, blocks.blocks)
-        return gather(mixed, blocks.back, blocks.rows)
+        ordered = attention(gather(q, blocks.rows, blocks.back), k, v, blocks.blocks)
+        return gather(ordered, blocks.back, blocks.rows)
     if isinstance(blocks, Runs):
         return attend_runs(q, k, v, blocks)
     owned = [block.tokens for block in blocks]

@@ -139,11 +139,11 @@ def _branches(batch: PackedBatch) -> Iterator[_Branch]:
     spans.sort(key=lambda span: keys_TK[slice(*span)].tobytes(), reverse=True)
     before = slice(0, 0)
     for start, stop in spans:
-        yield _Branch(start, stop, _common(keys_TK[before], keys_TK[start:stop]))
+        yield _Branch(start, stop, common(keys_TK[before], keys_TK[start:stop]))
         before = slice(start, stop)
 
 
-def _common(left_TK: NDArray[np.int32], right_TK: NDArray[np.int32]) -> int:
+def common(left_TK: NDArray[np.int32], right_TK: NDArray[np.int32]) -> int:
     """How many tokens both begin with."""
     length = min(len(left_TK), len(right_TK))
     differ = (left_TK[:length] != right_TK[:length]).any(axis=1)

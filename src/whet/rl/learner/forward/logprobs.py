@@ -125,9 +125,7 @@ class _TokenLogprobs(torch.autograd.Function):
             if len(chunks) == 1:
                 kept = logs_UV, probabilities_UV
         trained = None if isinstance(weight_VD, BlockMatrix) else weight_VD
-        ctx.save_for_backward(
-            hidden_UD, trained, targets_N, states_N, entropies_U, totals_U, down_UR, up_VR, *kept
-        )
+        ctx.save_for_backward(hidden_UD, trained, targets_N, states_N, entropies_U, totals_U, down_UR, up_VR, *kept)
         ctx.frozen = weight_VD if trained is None else None
         ctx.set_materialize_grads(False)
         ctx.cuts = cuts
@@ -175,7 +173,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 grad_hidden_UD[states] += grad @ weight
             if grad_weight_VD is not None:
                 grad_weight_VD[words] += grad.T @ hidden
-            if grad_down_UR is not None and grad_up_VR is not None:
+            if down is not None and up is not None and grad_down_UR is not None and grad_up_VR is not None:
                 grad_down_UR[states] += grad @ up
                 grad_up_VR[words] += grad.T @ down
         grads = [
