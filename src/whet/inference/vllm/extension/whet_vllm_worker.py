@@ -9,6 +9,10 @@ checkpoint's tensors. Where there are more ranks than key heads, several hold th
 it should hold of queries, keys and values. Packed matrices can be read only by multiplying with them: rows of the
 identity give back columns, bit for bit. The first load reads every column; each later load a share of them, in turn.
 
+A rank moves each tensor of a checkpoint to its device once, where it is loaded and summed up. Where a server holds
+float8 with one scale for a matrix, what was sent is rounded by that scale with vLLM's own operation, and compared in
+float8; this is read a second time, since the scale is known after the load. Other quantised matrices are not compared.
+
 On a CPU vLLM 0.32 does not pack everything again. A head that is tied to the embeddings is no tensor of the checkpoint
 and would compute with the weights of the first load for ever; stacks of experts stay as they are in the checkpoint,
 and the kernel reads them in another order. So both are packed here, and compared.
@@ -17,8 +21,9 @@ and the kernel reads them in another order. So both are packed here, and compare
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -27,6 +32,7 @@ from whet_vllm_lifeline import follow_guard  # type: ignore[import-not-found]  #
 follow_guard()
 _AS_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _EXPERT = re.compile(r"\.experts\.\d+\.(gate|up|down)_proj\.")
+_SCALE = re.compile(r"_scale(_inv)?$")
 _SHARE = 16
 """Of a packed matrix one column of so many is read after a load, and all of them after as many loads."""
 
@@ -43,11 +49,12 @@ class WeightReceiver:
         runner: Any = self.model_runner  # type: ignore[attr-defined]  # vLLM's worker has it
         file = _Checkpoint(Path(path))
         names = file.names
-        runner.reload_weights(weights_iterator=((name, file.get_tensor(name)) for name in names))
+        sent = _Sent(runner.get_model(), file)
+        runner.reload_weights(weights_iterator=sent.tensors())
         _pack_tied_head(runner.get_model(), names)
         experts_differ = _pack_experts(runner.get_model(), file, names)
         self._whet_loads = getattr(self, "_whet_loads", -1) + 1
-        differ, unchecked = _compare(runner.get_model(), file, names, self._whet_loads)
+        differ, unchecked = _compare(runner.get_model(), file, sent, self._whet_loads)
         return {"tensors": len(names), "differ": differ + experts_differ, "unchecked": unchecked}
 
     def whet_describe(self) -> dict[str, Any]:
@@ -174,8 +181,36 @@ class _Parameter:
         self.module = module
         self.value: torch.Tensor = getattr(module, kind).data
         self.packed = kind == "weight" and (hasattr(module, "cpu_linear") or self.value.numel() == 0)  # no bias is
+        scales = (getattr(module, f"{kind}_{end}", None) for end in ("scale", "scale_inv"))
+        self._scale: torch.Tensor | None = next((scale for scale in scales if scale is not None), None)
         sizes = (getattr(module, name, 0) for name in ("input_size_per_partition", "input_size", "embedding_dim"))
         self._width = next((int(size) for size in sizes if size), 0)
+
+    @property
+    def quantised(self) -> bool:
+        return self._scale is not None
+
+    def _as_held(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """In the dtype that is held; None for a quantised form that is not known here."""
+        scale = self._scale
+        if scale is None:
+            return tensor.to(self.value.dtype)
+        if not str(self.value.dtype).startswith("torch.float8") or scale.numel() != 1 or tensor.ndim != 2:
+            return None
+        from vllm import _custom_ops
+
+        loaded = tensor.to(getattr(self.module, "orig_dtype", torch.bfloat16))
+        rounded: torch.Tensor = _custom_ops.scaled_fp8_quant(loaded.contiguous(), scale=scale.view(1))[0]
+        return rounded
+
+    def sum_of(self, name: str, tensor: torch.Tensor) -> _Sum | None:
+        """What the checkpoint's tensor `name` adds to the bits that this rank, or all ranks together, hold; None where
+        it is held in a form that is not known here."""
+        parts = own_heads(self.module, name, tensor) or [tensor]
+        held = [rounded for part in parts if (rounded := self._as_held(part)) is not None]
+        if len(held) < len(parts):
+            return None
+        return _Sum(torch.stack([_bits(part) for part in held]).sum(), sum(part.numel() for part in held))
 
     def columns(self, indices: torch.Tensor) -> torch.Tensor:
         """Columns [rows, len(indices)] of a packed matrix: products with rows of the identity are exact."""
@@ -185,26 +220,71 @@ class _Parameter:
         return columns.T
 
 
-def _compare(model: Any, file: Any, names: list[str], loads: int) -> tuple[list[str], list[str]]:
-    held = _Held(model)
-    parts: dict[str, list[str]] = {}
-    unchecked = []
-    for name in names:
-        target = held.target(name)
-        if target is None:
-            unchecked.append(name)
-        else:
-            parts.setdefault(target, []).append(name)
-    if _is_tied(model, names):
-        parts[HEAD] = [EMBEDDINGS]
-    differ = sorted(held.names - parts.keys())
+class _Sum(NamedTuple):
+    """Of tensors in the dtype that vLLM holds: their bits as whole numbers, and how many elements they have."""
+
+    bits: torch.Tensor
+    size: int
+
+
+class _Sent:
+    """The tensors of a checkpoint on their way into a model, and their sums by the parameters that hold them."""
+
+    def __init__(self, model: Any, file: _Checkpoint) -> None:
+        self._file, self._held = file, _Held(model)
+        self.unknown: list[str] = []
+        self.sources: dict[str, list[str]] = {}
+        """By vLLM's name of a parameter those of the checkpoint's tensors in it."""
+        for name in file.names:
+            target = self._held.target(name)
+            if target is None:
+                self.unknown.append(name)
+            else:
+                self.sources.setdefault(target, []).append(name)
+        if _is_tied(model, file.names):
+            self.sources[HEAD] = [EMBEDDINGS]
+        self._targets: dict[str, list[str]] = {}
+        for target, names in self.sources.items():
+            for name in names:
+                self._targets.setdefault(name, []).append(target)
+        self._sums: dict[tuple[str, str], _Sum] = {}
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each tensor, on the device of what holds it; what it adds up to there is kept."""
+        for name in self._file.names:
+            tensor = self._file.get_tensor(name)
+            for target in self._targets.get(name, ()):
+                parameter = self._held.parameter(target)
+                tensor = tensor.to(parameter.value.device)
+                if not (parameter.packed or parameter.quantised) and (added := parameter.sum_of(name, tensor)):
+                    self._sums[target, name] = added
+            yield name, tensor
+
+    def sum_in(self, target: str, parameter: _Parameter) -> _Sum | None:
+        """Of all that was sent for a parameter; None where that is not known here."""
+        sums = []
+        for name in self.sources[target]:
+            known = self._sums.get((target, name))
+            if known is None:
+                known = parameter.sum_of(name, self._file.get_tensor(name).to(parameter.value.device))
+            if known is None:
+                return None
+            sums.append(known)
+        return _Sum(torch.stack([one.bits for one in sums]).sum(), sum(one.size for one in sums))
+
+
+def _compare(model: Any, file: Any, sent: _Sent, loads: int) -> tuple[list[str], list[str]]:
+    held, unchecked = _Held(model), [*sent.unknown]
+    lacking = sorted(held.names - sent.sources.keys())
+    differ = [name for name in lacking if not _SCALE.search(name)]  # a scale is compared with what it scales
     ranks = _Ranks()
-    for target, sources in parts.items():
+    for target, sources in sent.sources.items():
         parameter = held.parameter(target)
-        same = _packed_equal(parameter, file, sources, loads, ranks) if parameter.packed else None
-        if same is None and not parameter.packed:
-            sent = [file.get_tensor(name) for name in sources]
-            same = ranks.sums_equal(parameter.value, own_heads(parameter.module, sources, sent) or sent)
+        if parameter.packed:
+            same = _packed_equal(parameter, file, sources, loads, ranks)
+        else:
+            wanted = sent.sum_in(target, parameter)
+            same = None if wanted is None else ranks.sums_equal(parameter.value, wanted)
         if same is None:
             unchecked.append(target)
         elif not same:
@@ -227,8 +307,8 @@ def _packed_equal(parameter: _Parameter, file: Any, sources: list[str], loads: i
     return int(_bits(columns)) == sent
 
 
-def own_heads(module: Any, sources: list[str], sent: list[torch.Tensor]) -> list[torch.Tensor] | None:
-    """Of a projection of queries, keys and values: what this rank should hold of each.
+def own_heads(module: Any, source: str, tensor: torch.Tensor) -> list[torch.Tensor] | None:
+    """Of a tensor of queries, keys, values or all three: what this rank should hold of each.
 
     None for other modules, and for names and layouts that are not known here. Queries are divided among the ranks, and
     so are keys and values, unless there are more ranks than heads of them: then each has a whole head, and as many
@@ -240,18 +320,18 @@ def own_heads(module: Any, sources: list[str], sent: list[torch.Tensor]) -> list
     size, rank = module.head_size, module.tp_rank
     values = getattr(module, "v_head_size", size)
     own = {
-        "q": (rank, module.num_heads * size, module.total_num_heads * size),
-        "k": (rank // module.num_kv_head_replicas, module.num_kv_heads * size, heads * size),
-        "v": (rank // module.num_kv_head_replicas, module.num_kv_heads * values, heads * values),
+        "q_proj": (rank, module.num_heads * size, module.total_num_heads * size),
+        "k_proj": (rank // module.num_kv_head_replicas, module.num_kv_heads * size, heads * size),
+        "v_proj": (rank // module.num_kv_head_replicas, module.num_kv_heads * values, heads * values),
     }
-    modules = [source.split(".")[-2] for source in sources]
-    if modules == ["qkv_proj"]:  # a checkpoint that has them in one
-        tensors = dict(zip(own, sent[0].split([rows for _, _, rows in own.values()]), strict=True))
+    name = source.split(".")[-2]
+    if name == "qkv_proj":  # a checkpoint that has them in one
+        tensors = dict(zip(own, tensor.split([rows for _, _, rows in own.values()]), strict=True))
+    elif name in own:
+        tensors = {name: tensor}
     else:
-        tensors = {name[0]: tensor for name, tensor in zip(modules, sent, strict=True)}
-    if tensors.keys() != own.keys():
         return None
-    return [tensors[name][part * rows :][:rows] for name, (part, rows, _) in own.items()]
+    return [part[own[name][0] * own[name][1] :][: own[name][1]] for name, part in tensors.items()]
 
 
 class _Ranks:
@@ -263,19 +343,21 @@ class _Ranks:
         self._group = get_tp_group()
         self.number = self._group.world_size
 
-    def sums_equal(self, own: torch.Tensor, sent: list[torch.Tensor]) -> bool | None:
+    def sums_equal(self, own: torch.Tensor, wanted: _Sum) -> bool | None:
         """Whether the bits held sum up to those sent: on this rank, or over all; None where neither fits by size."""
-        wanted = torch.stack([_bits(tensor.to(device=own.device, dtype=own.dtype)) for tensor in sent]).sum()
-        size, bits = sum(tensor.numel() for tensor in sent), _bits(own)
-        if self.number == 1 or own.numel() == size:
-            return bool(bits == wanted)
-        if own.numel() * self.number < size:
+        bits = _bits(own)
+        if self.number == 1 or own.numel() == wanted.size:
+            return bool(bits == wanted.bits)
+        if own.numel() * self.number < wanted.size:
             return None
         torch.distributed.all_reduce(bits, group=self._group.device_group)
-        return bool(bits == wanted) if own.numel() * self.number - size < self.number * own.shape[-1] * 64 else None
+        padding = own.numel() * self.number - wanted.size
+        return bool(bits == wanted.bits) if padding < self.number * own.shape[-1] * 64 else None
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """The sum of all elements' bits as whole numbers; the same for every order, and zeros add nothing."""
     whole = _AS_WHOLE[tensor.element_size()]
+    if tensor.is_floating_point() and tensor.element_size() == 1:  # float8, which torch adds nothing to
+        return tensor.contiguous().view(whole).sum(dtype=torch.int64)
     return (tensor + 0).contiguous().view(whole).sum(dtype=torch.int64)  # -0 becomes 0, as it does in a product
