@@ -82,16 +82,15 @@ class Projection(torch.nn.Module):
     def __init__(self, rows: int, *, float8: bool) -> None:
         super().__init__()
         self.orig_dtype, self.float8 = torch.bfloat16, float8
-        self.weight = torch.nn.Parameter(torch.empty(rows, 8, dtype=torch.bfloat16), requires_grad=False)
         self.take(torch.zeros(rows, 8))
 
     def take(self, weight: torch.Tensor) -> None:
         weight = weight.to(torch.bfloat16)
         if not self.float8:
-            self.weight.data = weight
+            self.weight = torch.nn.Parameter(weight, requires_grad=False)
             return
         rounded, scale = quantise(weight, weight.abs().max().float().clamp_min(1e-4) / 448)
-        self.weight.data = rounded.t()
+        self.weight = torch.nn.Parameter(rounded.t(), requires_grad=False)
         self.weight_scale = torch.nn.Parameter(scale.view(1), requires_grad=False)
 
 
@@ -118,6 +117,8 @@ def loads(worker: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
         save_file(sent, tmp_path / "model.safetensors")
 
         def reload_weights(weights_iterator: Any) -> None:
+            for part in (model.gate_up_proj, model.down_proj, model.norm):  # as vLLM does it
+                part.weight = torch.nn.Parameter(part.weight.to("meta"), requires_grad=False)
             assert dict(weights_iterator).keys() == sent.keys()
             model.gate_up_proj.take(torch.cat([held["gate_proj.weight"], held["up_proj.weight"]]))
             model.down_proj.take(held["down_proj.weight"])

@@ -1,6 +1,7 @@
 """What a step holds in memory: never all logits at once, and with activation checkpointing far less of each layer."""
 
 import dataclasses
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from whet.rl.data.batch import TokenSequence, pack
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
-from whet.rl.learner.forward import attention, logprobs
+from whet.rl.learner.forward import attention, decoder, logprobs
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.sections.algorithm import LossConfig
@@ -26,11 +27,17 @@ class Allocations(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self._storages = {}
+        self._storages, self._held, self._sum, self._peak = {}, {}, 0, 0
+        self.shapes = set()
 
     @property
     def largest(self):
         return max(self._storages.values())
+
+    @property
+    def peak(self):
+        """The most that was held at once."""
+        return self._peak
 
     @property
     def alive(self):
@@ -42,8 +49,19 @@ class Allocations(TorchDispatchMode):
         for value in tree_leaves(result):
             if hasattr(value, "untyped_storage"):
                 storage = value.untyped_storage()
-                self._storages[StorageWeakRef(storage)] = storage.nbytes()
+                self._note(StorageWeakRef(storage), storage.nbytes())
+                self.shapes.add(tuple(value.shape))
         return result
+
+    def _note(self, reference, size):
+        self._storages[reference] = size
+        if reference not in self._held:
+            self._held[reference] = size
+            self._sum += size
+        if self._sum > self._peak:  # maybe only since some of it is gone
+            self._held = {one: held for one, held in self._held.items() if not one.expired()}
+            self._sum = sum(self._held.values())
+            self._peak = max(self._peak, self._sum)
 
 
 def gradients(learner):
@@ -70,6 +88,30 @@ def test_activation_checkpointing_changes_no_bit_of_a_gradient(make, batch, lora
         torch.manual_seed(3)
         learner.forward_backward(batch, CROSS_ENTROPY)
     assert all(torch.equal(g, gradients(plain)[name]) for name, g in gradients(again).items())
+
+
+def test_in_bfloat16_the_input_of_a_layer_is_kept_in_half_the_bytes_and_gradients_are_as_exact(
+    make, make_rollouts, monkeypatch
+):
+    batch = pack(make_rollouts(groups=((1, 200),) * 4))
+    exact = make()
+    exact.forward_backward(batch, CROSS_ENTROPY)
+    found, held, kept = {}, {}, []
+    ways = {"all is kept": {}, "half": {"activation_checkpointing": True}, "whole": {"activation_checkpointing": True}}
+    for way, options in ways.items():
+        learner = make(dtype="bfloat16", **options)
+        if way == "whole":
+            monkeypatch.setattr(decoder, "saved_tensors_hooks", lambda *_: nullcontext())
+        with pytest.MonkeyPatch.context() as patch, Allocations() as allocations:
+            backward = torch.autograd.backward
+            patch.setattr(torch.autograd, "backward", lambda x: (kept.append(allocations.alive), backward(x)))  # noqa: B023
+            learner.forward_backward(batch, CROSS_ENTROPY)
+        found[way], held[way] = gradients(learner), kept[-1]
+    layers, tokens, hidden = 2, 4 * 200, 32
+    assert held["whole"] - held["half"] >= 2 * layers * tokens * hidden * 0.95
+    for name, gradient in gradients(exact).items():
+        half, usual = ((found[way][name] - gradient).norm() for way in ("half", "all is kept"))
+        assert half <= 1.2 * usual, name
 
 
 def test_activation_checkpointing_holds_less_between_forward_and_backward(make, make_rollouts, monkeypatch):

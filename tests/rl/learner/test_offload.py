@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import pytest
 import torch
 
+from whet.inference.weights.host_memory import HostCopies, copied_ahead
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.learner.torch_learner import move_learner
@@ -44,12 +47,66 @@ def test_every_tensor_moves_and_training_continues(make, batch, kind) -> None:
     def move() -> None:
         before = {tensor.data_ptr(): tensor for tensor in tensors_of(moved)}
         held = [tensor.data for tensor in before.values()]  # so that no address is used again
-        move_learner(moved.weights, moved.optimizer, moved._reference, torch.clone)
+        move_learner(moved.weights, moved.optimizer, moved._reference, lambda key, tensor, fixed: tensor.clone())
         assert not before.keys() & {tensor.data_ptr() for tensor in tensors_of(moved)}
         assert held
 
     # products round by how tensors are aligned, and those of a checkpoint's file are not as torch's own are
     assert steps(moved, batch, between=move) == pytest.approx(steps(still, batch, between=lambda: None), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_does_not_change_is_copied_to_the_host_once(make, batch, kind) -> None:
+    """By the class that a GPU's learner moves with, here from the CPU to memory of its own."""
+    moved, still = (make(reference="initial", **KINDS[kind]) for _ in range(2))
+    hosts, copied = HostCopies(torch.device("cpu")), list[set[Hashable]]()
+
+    def leave(key, tensor, *, fixed):
+        assert not fixed or not tensor.requires_grad
+        if not fixed or key not in hosts._hosts:
+            copied[-1].add(key)
+        host = hosts.leave(key, tensor, fixed=fixed)
+        assert torch.equal(host, tensor)
+        assert host.data_ptr() != tensor.data_ptr()
+        return host
+
+    def move() -> None:
+        copied.append(set())
+        move_learner(moved.weights, moved.optimizer, moved._reference, leave)
+        held = {tensor.data_ptr() for tensor in hosts._hosts.values()}
+        move_learner(moved.weights, moved.optimizer, moved._reference, hosts.enter)
+        assert not held & {tensor.data_ptr() for tensor in tensors_of(moved)}
+        hosts.finish()
+
+    assert steps(moved, batch, between=move) == pytest.approx(steps(still, batch, between=lambda: None), rel=1e-5)
+    frozen = sum(not parameter.requires_grad for parameter in moved.weights.model.parameters())
+    if moved._reference.shared:
+        assert len(copied[0]) - len(copied[1]) == frozen > 0
+    else:
+        with moved._reference.lend() as reference:
+            assert len(copied[0]) - len(copied[1]) == len(list(reference.parameters()))
+
+
+def test_the_next_tensor_is_copied_while_one_is_used() -> None:
+    done = list[str]()
+
+    def begin(tensor):
+        done.append(f"copy {int(tensor)}")
+        return tensor, (None if int(tensor) == 3 else lambda: done.append(f"wait {int(tensor)}"))
+
+    for key, tensor in copied_ahead(((str(n), torch.tensor(n)) for n in range(5)), begin):
+        assert key == str(int(tensor))
+        done.append(f"use {key}")
+    order = ["copy 0", "copy 1", "wait 0", "use 0", "copy 2", "wait 1", "use 1"]
+    order += ["copy 3", "wait 2", "use 2", "use 3", "copy 4", "wait 4", "use 4"]  # 3 is in host memory already
+    assert done == order
+
+
+def test_tensors_in_host_memory_are_read_when_their_turn_comes() -> None:
+    read = list[int]()
+    tensors = ((n, torch.tensor(n)) for n in range(3) if read.append(n) is None)
+    for n, tensor in copied_ahead(tensors):
+        assert (read, int(tensor)) == ([*range(n + 1)], n)
 
 
 def test_restore_deletes_what_was_handed_over(make, tmp_path) -> None:

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from whet.errors import ModelLoadError
+from whet.inference.weights.host_memory import copied_ahead
 
 _ALIGNMENT = 64
 _LENGTH_BYTES = 8
@@ -57,11 +58,11 @@ def write_packed(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Write what `weights.packed_tensors` gives, in place of what the file held. Raises `OSError`."""
     table = {}
     with path.open("r+b" if path.exists() else "wb") as file:
-        for name, tensor in tensors:
+        for name, tensor in copied_ahead(tensors):
             file.seek(-(-file.tell() // _ALIGNMENT) * _ALIGNMENT)
             dtype = str(tensor.dtype).removeprefix("torch.")
             table[name] = {"dtype": dtype, "shape": list(tensor.shape), "offset": file.tell()}
-            file.write(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+            file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
         described = json.dumps(table).encode()
         file.write(described + len(described).to_bytes(_LENGTH_BYTES, "little") + _ENDING)
         file.truncate()

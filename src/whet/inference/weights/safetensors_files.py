@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from whet.errors import ModelLoadError
+from whet.inference.weights.host_memory import copied_ahead
 
 NamedWeights: TypeAlias = dict[str, Tensor]
 SAFETENSORS_DTYPES = {
@@ -153,5 +154,5 @@ def write_tensors(path: Path, tensors: TensorStream | Mapping[str, Tensor]) -> N
     described += b" " * (-len(described) % 8)
     with path.open("wb") as file:
         file.write(len(described).to_bytes(8, "little") + described)
-        for tensor in stream.tensors:
-            file.write(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        for _, tensor in copied_ahead(zip(stream.described, stream.tensors, strict=True)):
+            file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)

@@ -8,11 +8,12 @@ until `optim_step` divides them. What is trained (`weights`), how it is updated 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from whet.errors import TrainingError
 from whet.inference.architecture import Architecture
 from whet.inference.protocol import WeightUpdate
+from whet.inference.weights.host_memory import HostCopies
 from whet.rl.algorithms import LossInputs, LossTerms, find, loss_fn
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
@@ -37,6 +39,13 @@ from whet.rl.learner.saved_state import SavedState, read_state, save_state
 from whet.rl.learner.weights import Weights, forget_published
 from whet.rl.learner.whole import Whole
 from whet.rl.sections.algorithm import LossConfig
+
+
+class Mover(Protocol):
+    """Gives a tensor that takes the place of another; `fixed` are those whose numbers never change."""
+
+    def __call__(self, key: Hashable, tensor: Tensor, *, fixed: bool) -> Tensor: ...
+
 
 NAMED = 3
 """Rollouts that a message names."""
@@ -78,6 +87,7 @@ class TorchLearner(Learner):
         concurrent = reference_thread and reference is not None and not reference.shared
         self._thread = ThreadPoolExecutor(1, "reference") if concurrent else None
         self._device = weights.model.device
+        self._hosts = HostCopies(self._device)
         parts = weights.model.named_modules()
         self._dropouts = [part for name, part in parts if ".lora_dropout." in name and isinstance(part, nn.Dropout)]
         self._arch = arch
@@ -189,17 +199,15 @@ class TorchLearner(Learner):
 
     def offload(self) -> None:
         """See `Learner`."""
-        self._move_to(torch.device("cpu"))
+        if self._device.type == "cuda":
+            move_learner(self.weights, self.optimizer, self._reference, self._hosts.leave)
+            self._hosts.finish()
 
     def restore(self) -> None:
         """See `Learner`."""
         forget_published(self._publish_directory)
-        self._move_to(self._device)
-
-    def _move_to(self, device: torch.device) -> None:
         if self._device.type == "cuda":
-            move_learner(self.weights, self.optimizer, self._reference, lambda tensor: tensor.to(device))
-            torch.cuda.empty_cache()
+            move_learner(self.weights, self.optimizer, self._reference, self._hosts.enter)
 
     def save(self, directory: Path) -> None:
         self.weights.save(directory)
@@ -285,21 +293,23 @@ class TorchLearner(Learner):
         )
 
 
-def move_learner(
-    weights: Weights, optimizer: Optimizer, reference: Reference | None, move: Callable[[Tensor], Tensor]
-) -> None:
+def move_learner(weights: Weights, optimizer: Optimizer, reference: Reference | None, move: Mover) -> None:
     """Replace the tensors of all parameters, each once, and of the optimiser's states.
 
     Gradients are gone by then, since an optimiser step clears them; buffers (rotary frequencies) are few and stay.
     """
+    trained = set(map(id, optimizer.parameters))
     parameters = [*weights.model.parameters(), *optimizer.parameters]
     if reference is not None and not reference.shared:
         with reference.lend() as model:
             parameters += model.parameters()
     for parameter in {id(parameter): parameter for parameter in parameters}.values():
-        parameter.data = move(parameter.data)
-    for state in optimizer.states():
-        state.update({name: move(value) for name, value in state.items() if isinstance(value, Tensor)})
+        fixed = not parameter.requires_grad and id(parameter) not in trained
+        parameter.data = move(id(parameter), parameter.data, fixed=fixed)
+    for number, state in enumerate(optimizer.states()):
+        for name, value in state.items():
+            if isinstance(value, Tensor):
+                state[name] = move((number, name), value, fixed=False)
 
 
 def _valued(of_dropout_N: Tensor, value_N: Tensor) -> Tensor:

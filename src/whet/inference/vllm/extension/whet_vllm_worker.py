@@ -231,12 +231,12 @@ class _Sent:
     """The tensors of a checkpoint on their way into a model, and their sums by the parameters that hold them."""
 
     def __init__(self, model: Any, file: _Checkpoint) -> None:
-        self._file, self._held = file, _Held(model)
+        held, self._file = _Held(model), file
         self.unknown: list[str] = []
         self.sources: dict[str, list[str]] = {}
         """By vLLM's name of a parameter those of the checkpoint's tensors in it."""
         for name in file.names:
-            target = self._held.target(name)
+            target = held.target(name)
             if target is None:
                 self.unknown.append(name)
             else:
@@ -244,6 +244,7 @@ class _Sent:
         if _is_tied(model, file.names):
             self.sources[HEAD] = [EMBEDDINGS]
         self._targets: dict[str, list[str]] = {}
+        self._parameters = {target: held.parameter(target) for target in self.sources}  # on no device during a load
         for target, names in self.sources.items():
             for name in names:
                 self._targets.setdefault(name, []).append(target)
@@ -254,7 +255,7 @@ class _Sent:
         for name in self._file.names:
             tensor = self._file.get_tensor(name)
             for target in self._targets.get(name, ()):
-                parameter = self._held.parameter(target)
+                parameter = self._parameters[target]
                 tensor = tensor.to(parameter.value.device)
                 if not (parameter.packed or parameter.quantised) and (added := parameter.sum_of(name, tensor)):
                     self._sums[target, name] = added

@@ -16,6 +16,7 @@ not part of any loss here. Source: Rollout Routing Replay, Ma et al. 2025 (arXiv
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -24,6 +25,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from whet.inference.architecture import Architecture, Rope, parse_architecture
@@ -152,8 +154,20 @@ def run_layer(layer: Any, x_TD: Tensor, *, plan: _Plan, number: int, is_last: bo
     run = partial(_layer, layer, plan=plan, number=number, is_last=is_last)
     if not (recompute and torch.is_grad_enabled()):
         return run(x_TD)
-    computed_TD: Tensor = checkpoint(run, x_TD, use_reentrant=False)
+    halves = plan.dtype == torch.bfloat16
+    with saved_tensors_hooks(_half, _whole) if halves else nullcontext():  # of the input: what is inside has others
+        computed_TD: Tensor = checkpoint(run, x_TD, use_reentrant=False)
     return computed_TD
+
+
+def _half(x: Tensor) -> tuple[Tensor, bool]:
+    """Kept of a layer's input where its products are in bfloat16: half the bytes, rounded as products round it."""
+    return (x.bfloat16() if x.dtype == torch.float32 else x), x.requires_grad
+
+
+def _whole(kept: tuple[Tensor, bool]) -> Tensor:
+    half, differentiated = kept
+    return (half.float() if half.dtype == torch.bfloat16 else half).requires_grad_(differentiated)
 
 
 def _layer(layer: Any, x_TD: Tensor, *, plan: _Plan, number: int, is_last: bool) -> Tensor:
