@@ -308,7 +308,8 @@ def _kept_per_token(arch: Architecture, config: TrainingConfig, tokens: int, len
     layer = 4 * arch.hidden_size + 4 * inner + widths + (arch.num_heads * length if length <= EAGER_KEYS else 0)
     ends = 2 * arch.hidden_size + (2 * arch.vocab_size if tokens * arch.vocab_size <= LOGITS_AT_ONCE else 0)
     if config.learner.activation_checkpointing:
-        return arch.num_layers * arch.hidden_size + layer + ends
+        inputs = arch.num_layers * arch.hidden_size
+        return (inputs // 2 if config.learner.dtype == "bfloat16" else inputs) + layer + ends
     return arch.num_layers * layer + ends
 
 

@@ -211,16 +211,18 @@ QWEN2_05B = {
 }
 
 
-@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parts
+@pytest.mark.parametrize(("recompute", "most"), [(False, 41.5), (True, 5.5)], ids=["kept", "recomputed"])
 def test_the_peak_of_16k_tokens_with_lora_at_the_shape_of_half_a_billion_parameters(
-    recompute, tmp_path, stand_in_device, monkeypatch
+    recompute, most, tmp_path, stand_in_device, monkeypatch
 ):
-    """Computed as on a GPU, in float32, by a device without numbers: sizes are exact, and nothing is held."""
+    """Activations and gradients beside the model, in GiB; measured: 40.8 and 5.4. Computed as on a GPU, but in float32,
+    by a device without numbers: sizes are exact, and nothing is held."""
     monkeypatch.setattr(attention, "has_kernel", lambda *_: True)
     monkeypatch.setattr("whet.rl.learner.make.choose_device", lambda *_: "meta")
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)
-    tokens, layers, hidden, inner, rank = 16_384, 24, 896, 4864, 16
+    tokens = 16_384
     batch = long_sequences([tokens - 100], 100)
     config = Qwen2Config(**QWEN2_05B)
     config.save_pretrained(tmp_path)
@@ -231,7 +233,7 @@ def test_the_peak_of_16k_tokens_with_lora_at_the_shape_of_half_a_billion_paramet
         learner = make_learner(
             tmp_path,
             optimizer=OptimizerConfig(type="sgd"),
-            lora=LoraConfig(rank=rank),
+            lora=LoraConfig(rank=16),
             max_steps=1,
             seed=0,
             publish_directory=tmp_path,
@@ -241,8 +243,6 @@ def test_the_peak_of_16k_tokens_with_lora_at_the_shape_of_half_a_billion_paramet
             output = learner.forward_backward(batch, LossConfig())
             learner.optim_step(OptimParams(learning_rate=1e-4, denominator=output.tokens))
     assert not [shape for shape in allocations.shapes if sum(size >= tokens // 2 for size in shape) > 1]
-    row = 4 * tokens * hidden  # one number a token and hidden dimension
-    wide = 4 * tokens * inner
-    assert allocations.largest == max(wide, 4 * 151_936 * hidden) if not recompute else True
-    print(allocations.peak / 2**30, row / 2**30, wide / 2**30, allocations.largest/2**20)
-    assert 0
+    largest_matrix = 4 * QWEN2_05B["vocab_size"] * QWEN2_05B["hidden_size"]  # the output layer's, read in parts
+    assert allocations.largest <= largest_matrix
+    assert allocations.peak <= most * 2**30
