@@ -115,7 +115,7 @@ class AdapterBank:
             except WhetError as error:
                 jobs.append(error)
         waiting = [(job, piece) for job in jobs if isinstance(job, _Job) for piece in job.pieces]
-        for together in _passes(waiting, self._computation.micro_batch_tokens):
+        for together in _passes(waiting, self._computation.tokens_at_once):
             self._pass([(job, piece) for job, piece in together if job.fault is None])
         return [job if isinstance(job, WhetError) else job.finished() for job in jobs]
 
@@ -170,7 +170,7 @@ class AdapterBank:
         words = min(self._sizes[UNEMBEDDING][1], self._model.get_input_embeddings().num_embeddings)
         for number, datum in enumerate(work.data):
             _check(datum, words, f"adapter {work.adapter!r}, sequence {number}")
-        pieces = pieces_of([datum.ids for datum in work.data], self._computation.micro_batch_tokens)
+        pieces = pieces_of([datum.ids for datum in work.data], self._computation.tokens_at_once)
         first_draw = adapter.draws
         if work.backward and adapter.spec.dropout:
             adapter.draws += len(pieces)
