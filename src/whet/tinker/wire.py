@@ -6,7 +6,7 @@ The messages are those of the SDK (`tinker.proto.tinker_public_pb2`); everything
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -151,8 +151,3 @@ def _add_record(message: pb.ForwardBackwardOutput, arrays: Sequence[NDArray[np.f
     tensor.data, tensor.offsets = b"".join(array.tobytes() for array in data), offsets.astype("<i8").tobytes()
     tensor.dtype = pb.DTYPE_FLOAT32
     tensor.trailing_shape.extend(data[0].shape[1:])
-
-
-def metadata(values: Mapping[str, object] | None) -> dict[str, str] | None:
-    """What a client attached, as the text that the SDK's answers have."""
-    return None if values is None else {str(key): str(value) for key, value in values.items()}

@@ -7,10 +7,10 @@ import re
 from fastapi import FastAPI
 
 from whet.hub.api.app import create_app as create_hub_app
-from whet.tinker.api import futures, sessions, training
+from whet.tinker.api import futures, runs, sessions, states, training
 from whet.tinker.server import TinkerServer
 
-ROUTERS = (sessions.router, training.router, futures.router)
+ROUTERS = (sessions.router, training.router, futures.router, runs.router, states.router)
 LARGER = re.compile(r"/api/v1/(forward_backward|telemetry)")
 
 
