@@ -94,7 +94,7 @@ def test_engines_of_one_process_share_the_file(file: Path) -> None:
     first, second = (GGUFTensors.of(resolve_model(str(file))) for _ in range(2))
     name = next(name for name in first if name.endswith(("q_proj.weight", "qkv_proj.weight")))
     assert isinstance(first[name], BlockMatrix)
-    assert first[name].rows.data_ptr() == second[name].rows.data_ptr()
+    assert first[name].blocks.data_ptr() == second[name].blocks.data_ptr()
 
 
 def test_a_model_without_blocks_is_refused_by_name() -> None:

@@ -1,13 +1,14 @@
-"""A matrix that stays in the blocks of its GGUF file: dequantised a few rows at a time, whenever it is multiplied with.
+"""A matrix that stays in the blocks of its GGUF file: dequantised some rows at a time, whenever it is multiplied with.
 
 Frozen weights need no other form: a forward pass multiplies with each matrix once, and a backward pass once more for
-the gradient of its input. What is dequantised at a time fits a CPU's cache; on a GPU it is most of a layer.
+the gradient of its input. What is dequantised at a time is a matrix of a small model, or a part of a large one.
 
 Shapes: N inputs of width C; R outputs.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,56 +18,88 @@ from torch import Tensor
 
 from whet.inference.weights.gguf_blocks import BlockFormat
 
-_CPU_WEIGHTS, _CUDA_WEIGHTS = 1 << 17, 1 << 26
-"""Dequantised at a time at most: 512 KiB and 256 MiB in float32."""
+_CPU_WEIGHTS, _CUDA_WEIGHTS = 1 << 20, 1 << 26
+"""Dequantised at a time: 4 MiB and 256 MiB in float32. With fewer, calling operations takes longer than they do."""
+_LEAST_ROWS = 256
+"""Rows that are dequantised at a time at least, since operations run along them."""
 
 
 class BlockMatrix:
-    """[R, C] in blocks; `rows` is [R, bytes of a row] uint8, which several may share and is never written to."""
+    """[R, C] in blocks; `blocks` is [bytes of a row, R] uint8, which several may share and is never written to."""
 
-    __slots__ = ("columns", "format", "rows")
+    __slots__ = ("blocks", "columns", "format")
 
-    def __init__(self, rows: Tensor, block_format: BlockFormat) -> None:
-        self.rows, self.format = rows, block_format
-        self.columns = rows.shape[1] // block_format.size * block_format.weights
+    def __init__(self, blocks: Tensor, block_format: BlockFormat) -> None:
+        self.blocks, self.format = blocks, block_format
+        self.columns = blocks.shape[0] // block_format.size * block_format.weights
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self.rows), self.columns
+        return self.blocks.shape[1], self.columns
 
     @property
     def device(self) -> torch.device:
-        return self.rows.device
+        return self.blocks.device
 
     def to(self, device: torch.device) -> BlockMatrix:
-        return BlockMatrix(self.rows.to(device), self.format)
+        return BlockMatrix(self.blocks.to(device), self.format)
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The whole matrix, [R, C]."""
-        dense = torch.empty(self.shape, dtype=dtype, device=self.rows.device)
-        for part, weight in self._parts(dtype):
-            dense[part] = weight
-        return dense
+        return self.part(slice(0, self.shape[0]), dtype).contiguous()
 
     def select(self, rows_N: Tensor) -> Tensor:
         """Some rows, [N, C] float32."""
-        return self.format.dequantize(self.rows.index_select(0, rows_N))
+        return self.format.dequantize(self.blocks.index_select(1, rows_N)).T.contiguous()
 
     def part(self, rows: slice, dtype: torch.dtype) -> Tensor:
-        """Rows one after the other, [n, C]."""
-        return self.format.dequantize(self.rows[rows]).to(dtype)
+        """Rows one after the other, [n, C]; a column of them is contiguous."""
+        weight_Cn = torch.empty(self.columns, rows.stop - rows.start, dtype=dtype, device=self.device)
+        for part, weight in self._parts(dtype, rows):
+            weight_Cn[:, part.start - rows.start : part.stop - rows.start] = weight
+        return weight_Cn.T
 
     def product(self, x_NC: Tensor) -> Tensor:
         """x @ W.T, [N, R], in the dtype of x, which gets gradients."""
         result: Tensor = _Product.apply(x_NC, self)  # type: ignore[no-untyped-call]
         return result
 
-    def _parts(self, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
-        at_once = _CUDA_WEIGHTS if self.rows.is_cuda else _CPU_WEIGHTS
-        step = max(1, at_once // self.columns)
-        for start in range(0, len(self.rows), step):
-            part = slice(start, min(start + step, len(self.rows)))
-            yield part, self.part(part, dtype)
+    def _parts(self, dtype: torch.dtype, rows: slice | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Rows and the transposed matrix of them, [C, n], which is overwritten when the next is asked for."""
+        rows = rows or slice(0, self.shape[0])
+        at_once = _CUDA_WEIGHTS if self.blocks.is_cuda else _CPU_WEIGHTS
+        step = max(_LEAST_ROWS, at_once // self.columns)
+        for start in range(rows.start, rows.stop, step):
+            part = slice(start, min(start + step, rows.stop))
+            yield part, self._transposed(part, dtype)
+
+    def _transposed(self, rows: slice, dtype: torch.dtype) -> Tensor:
+        weight = _scratch(self.columns, rows.stop - rows.start, torch.float32, self.device)
+        self.format.dequantize(self.blocks[:, rows], weight)
+        if dtype != torch.float32:
+            weight = _scratch(self.columns, weight.shape[1], dtype, self.device).copy_(weight)
+        return weight
+
+
+class _Scratch(threading.local):
+    """Memory of this thread that is written to again and again: new memory costs as much as what is done with it."""
+
+    def __init__(self) -> None:
+        self.flat: dict[torch.dtype, Tensor] = {}
+
+
+_SCRATCH = _Scratch()
+
+
+def _scratch(columns: int, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[C, n], on a CPU in memory that the next one of this dtype shares."""
+    if device.type != "cpu":
+        return torch.empty(columns, rows, dtype=dtype, device=device)
+    flat, count = _SCRATCH.flat.get(dtype), columns * rows
+    if flat is None or len(flat) < count:
+        with torch.inference_mode(False):  # an engine's would be of no use to a learner in its thread
+            flat = _SCRATCH.flat[dtype] = torch.empty(count, dtype=dtype)
+    return flat[:count].view(columns, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +137,17 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_NC: Tensor, matrix: BlockMatrix) -> Tensor:
         ctx.matrix = matrix
-        out = x_NC.new_empty(*x_NC.shape[:-1], len(matrix.rows))
-        flat = x_NC.reshape(-1, matrix.columns)
+        out_NR = x_NC.new_empty(*x_NC.shape[:-1], matrix.shape[0])
+        flat, flat_out = x_NC.reshape(-1, matrix.columns), out_NR.view(-1, matrix.shape[0])
         for part, weight in matrix._parts(x_NC.dtype):
-            out.view(len(flat), -1)[:, part] = flat @ weight.T
-        return out
+            torch.mm(flat, weight, out=flat_out[:, part])
+        return out_NR
 
     @staticmethod
     def backward(ctx: Any, grad_NR: Tensor) -> tuple[Tensor, None]:
-        grad_x = torch.zeros(*grad_NR.shape[:-1], ctx.matrix.columns, dtype=grad_NR.dtype, device=grad_NR.device)
-        flat, flat_x = grad_NR.reshape(-1, grad_NR.shape[-1]), grad_x.view(-1, ctx.matrix.columns)
+        flat, grad_x = grad_NR.reshape(-1, grad_NR.shape[-1]), None
         for part, weight in ctx.matrix._parts(grad_NR.dtype):
-            flat_x.addmm_(flat[:, part], weight)
-        return grad_x, None
+            more = torch.mm(flat[:, part], weight.T)
+            grad_x = more if grad_x is None else grad_x.float().add_(more)  # summed in float32
+        assert grad_x is not None
+        return grad_x.to(grad_NR.dtype).view(*grad_NR.shape[:-1], ctx.matrix.columns), None

@@ -30,7 +30,12 @@ class DenseMatrix(BlockMatrix):
     __slots__ = ()
 
     def __init__(self, rows: Tensor) -> None:
-        self.rows, self.columns = rows, rows.shape[1]
+        self.blocks, self.columns = rows.T, rows.shape[1]
+
+    @property
+    def rows(self) -> Tensor:
+        """[R, C]"""
+        return self.blocks.T
 
     def to(self, device: torch.device) -> BlockMatrix:
         return DenseMatrix(self.rows.to(device))
@@ -43,6 +48,9 @@ class DenseMatrix(BlockMatrix):
 
     def part(self, rows: slice, dtype: torch.dtype) -> Tensor:
         return self.rows[rows].to(dtype)
+
+    def _transposed(self, rows: slice, dtype: torch.dtype) -> Tensor:
+        return self.blocks[:, rows].to(dtype)
 
     def product(self, x_NC: Tensor) -> Tensor:
         return x_NC @ self.rows.T if x_NC.dtype == self.rows.dtype else super().product(x_NC)
@@ -95,7 +103,7 @@ def worth_sharing(directory: Path, arch: Architecture) -> bool:
 def _read(directory: Path, arch: Architecture, dtype: torch.dtype, device: torch.device) -> NamedWeights:
     named: NamedWeights = {}
     if (directory / INDEX).is_file() and dtype != torch.float32:  # it need not be written in float32 first
-        stored = GGUFTensors.of(directory)
+        stored = GGUFTensors.as_stored(directory)
         sources: dict[str, Callable[[], Tensor]] = {name: _dequantised(stored, name) for name in stored}
         shapes = {name: len(shape) for name, shape in stored.shapes.items()}
         mapped: NamedWeights = {}

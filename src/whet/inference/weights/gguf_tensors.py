@@ -1,14 +1,17 @@
-"""The tensors of a GGUF file under the names of a `transformers` checkpoint, mapped into memory as the file has them.
+"""The tensors of a GGUF file under the names of a `transformers` checkpoint, mapped into memory in their formats.
 
 The index is written when the file is first read (`gguf_cache.py`), since the library that parses one makes an object of
-each token of its vocabulary. What llama.cpp's converter changes is undone here: the heads of Llama's queries and keys
-are interleaved, Gemma's norms have 1 added. Source: `convert_hf_to_gguf.py` of llama.cpp.
+each token of its vocabulary. What is computed with in blocks is mapped from a copy of the file, of the same size and
+layout, whose matrices are transposed byte by byte (`gguf_blocks.py`); it is made when first needed. What llama.cpp's
+converter changes is undone here: the heads of Llama's queries and keys are interleaved, Gemma's norms have 1 added.
+Source: `convert_hf_to_gguf.py` of llama.cpp.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -28,7 +31,7 @@ from whet.inference.weights.safetensors_files import TensorStream, write_tensors
 if TYPE_CHECKING:
     from gguf import GGUFReader
 
-WEIGHTS = "model.safetensors"
+WEIGHTS, TRANSPOSED = "model.safetensors", "gguf_transposed.bin"
 _log = logging.getLogger(__name__)
 _INTERLEAVED, _OFFSET_NORMS = ("llama", "mistral"), ("gemma3",)
 KNOWN = (*_INTERLEAVED, *_OFFSET_NORMS, "qwen2", "qwen3", "phi3")
@@ -106,28 +109,37 @@ class GGUFTensors(FrozenTensors):
 
     @classmethod
     def of(cls, directory: Path) -> GGUFTensors:
-        """Those of the file that a directory was made from; one mapping for all readers of a process."""
+        """Those of the file that a directory was made from; one mapping for all readers of a process.
+
+        Raises `ModelLoadError`, where the transposed copy of the file cannot be written too.
+        """
+        known = _OPEN.get(directory)
+        if known is None:
+            as_stored = cls.as_stored(directory)
+            known = _OPEN[directory] = cls(_transposed(directory, as_stored), as_stored._index, transposed=True)
+        return known
+
+    @classmethod
+    def as_stored(cls, directory: Path) -> GGUFTensors:
+        """The same, from the file itself: matrices are transposed whenever they are read."""
         file = source_of(directory)
         if file is None or not (directory / INDEX).is_file():
             raise ModelLoadError(
                 f"{directory} has no matrices in the blocks of a GGUF file: it was not made from a file of one of the "
                 f"architectures that are read so ({', '.join(KNOWN)})"
             )
-        known = _OPEN.get(directory)
-        if known is None:
-            known = _OPEN[directory] = cls(file, _read_index(directory))
-        return known
+        return cls(file, _read_index(directory))
 
-    def __init__(self, file: Path, index: Mapping[str, StoredTensor]) -> None:
+    def __init__(self, file: Path, index: Mapping[str, StoredTensor], *, transposed: bool = False) -> None:
         """Raises `ModelLoadError` for a file that is not there, or shorter than the index says."""
-        self._index, self._copies = index, dict[str, Tensor]()
+        self._index, self._transposed = index, transposed
         try:
-            size = file.stat().st_size
-            self._bytes = torch.from_file(str(file), shared=False, size=size, dtype=torch.uint8)
+            self.size = file.stat().st_size
+            self._bytes = torch.from_file(str(file), shared=False, size=self.size, dtype=torch.uint8)
         except (OSError, RuntimeError) as error:
             raise ModelLoadError(f"{file} cannot be read: {error}") from None
-        if any(stored.offset + stored.size > size for stored in index.values()):
-            raise ModelLoadError(f"{file} is cut off: it has {size:,} bytes; download it again")
+        if any(stored.offset + stored.size > self.size for stored in index.values()):
+            raise ModelLoadError(f"{file} is cut off: it has {self.size:,} bytes; download it again")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._index)
@@ -137,16 +149,31 @@ class GGUFTensors(FrozenTensors):
 
     def __getitem__(self, name: str) -> Tensor | BlockMatrix:
         stored = self._index[name]
-        data = self._bytes[stored.offset : stored.offset + stored.size]
         form = FORMATS.get(stored.format)
         if form is None:
             raise ModelLoadError(
                 f"{name} is in the format {stored.format}, which is not read; {', '.join(FORMATS)} are"
             )
         if len(stored.shape) == 2:
-            return BlockMatrix(self._ordered(name, stored, data.view(stored.shape[0], -1)), form)
-        dense = self._ordered(name, stored, form.dequantize(data.view(1, -1)).view(stored.shape))
+            return BlockMatrix(self.stored(name).view(-1, stored.shape[0]), form)
+        dense = form.dequantize(self.stored(name)[:, None]).view(stored.shape)
         return dense - stored.added if stored.added else dense
+
+    def stored(self, name: str) -> Tensor:
+        """The bytes of a tensor, a matrix transposed, its rows as a checkpoint has them."""
+        stored = self._index[name]
+        data = self._bytes[stored.offset : stored.offset + stored.size]
+        if self._transposed or len(stored.shape) != 2:
+            return data
+        rows = data.view(stored.shape[0], -1)
+        if stored.heads:
+            halves = torch.arange(len(rows)).view(stored.heads, -1, 2)
+            rows = rows[halves.transpose(1, 2).flatten()]
+        return rows.T.contiguous().view(-1)
+
+    def offset(self, name: str) -> int:
+        """Where its bytes begin in the file."""
+        return self._index[name].offset
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -157,17 +184,30 @@ class GGUFTensors(FrozenTensors):
         tensor = self[name]
         return tensor.dense() if isinstance(tensor, BlockMatrix) else tensor
 
-    def _ordered(self, name: str, stored: StoredTensor, rows: Tensor) -> Tensor:
-        """Rows as a checkpoint has them; a copy where those of the file are in another order, made once."""
-        if not stored.heads:
-            return rows
-        if name not in self._copies:
-            halves = torch.arange(len(rows)).view(stored.heads, -1, 2)
-            self._copies[name] = rows[halves.transpose(1, 2).flatten()]
-        return self._copies[name]
-
 
 _OPEN: WeakValueDictionary[Path, GGUFTensors] = WeakValueDictionary()
+
+
+def _transposed(directory: Path, tensors: GGUFTensors) -> Path:
+    """The copy of a file with transposed matrices, written now unless the directory has it."""
+    file = directory / TRANSPOSED
+    with alone(directory):
+        if not file.is_file():
+            aside = file.with_suffix(".part")
+            try:
+                with aside.open("wb") as stream:
+                    stream.truncate(tensors.size)
+                    for name in tensors:
+                        stream.seek(tensors.offset(name))
+                        stream.write(tensors.stored(name).numpy().data)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                shutil.copymode(directory / "config.json", aside)
+                aside.replace(file)
+            except OSError as error:
+                aside.unlink(missing_ok=True)
+                raise ModelLoadError(f"{file} cannot be written: {error}") from None
+    return file
 
 
 def complete(directory: Path) -> Path:
@@ -180,7 +220,7 @@ def complete(directory: Path) -> Path:
         return directory
     with alone(directory):
         if not weights.is_file():
-            tensors = GGUFTensors.of(directory)
+            tensors = GGUFTensors.as_stored(directory)
             _log.warning("%s: dequantising it once, into %s", gguf_source(directory), directory)
             described = {name: torch.empty(shape, device="meta") for name, shape in tensors.shapes.items()}
             aside = weights.with_suffix(".part")

@@ -29,7 +29,7 @@ class FrozenLinear(nn.Linear):
     def __init__(self, matrix: BlockMatrix, bias: Tensor | None) -> None:
         nn.Module.__init__(self)
         self.out_features, self.in_features = matrix.shape
-        self.weight = nn.Parameter(matrix.rows, requires_grad=False)
+        self.weight = nn.Parameter(matrix.blocks, requires_grad=False)
         self._format = matrix.format
         self.register_parameter("bias", None if bias is None else nn.Parameter(bias, requires_grad=False))
 
@@ -48,7 +48,7 @@ class FrozenEmbedding(nn.Module):
     def __init__(self, matrix: BlockMatrix) -> None:
         super().__init__()
         self.num_embeddings, self.embedding_dim = matrix.shape
-        self.weight = nn.Parameter(matrix.rows, requires_grad=False)
+        self.weight = nn.Parameter(matrix.blocks, requires_grad=False)
         self._format = matrix.format
 
     @property
