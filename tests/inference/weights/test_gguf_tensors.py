@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gguf
@@ -17,7 +18,7 @@ from whet.inference.loading import load_policy
 from whet.inference.model_names import resolve_model
 from whet.inference.protocol import SampleRequest, SamplingParams, WeightUpdate
 from whet.inference.weights.block_matrix import BlockMatrix
-from whet.inference.weights.gguf_tensors import GGUFTensors, complete
+from whet.inference.weights.gguf_tensors import TRANSPOSED, GGUFTensors, complete
 from whet.inference.weights.model_weights import read_checkpoint
 
 KINDS = gguf.GGMLQuantizationType
@@ -47,6 +48,7 @@ def test_a_file_that_was_read_has_no_dequantised_weights_until_they_are_needed(f
     directory = resolve_model(str(file))
     assert not list(directory.glob("*.safetensors"))
     assert complete(directory) == directory
+    assert not (directory / TRANSPOSED).exists()
     named, tensors = read_checkpoint(directory), GGUFTensors.of(directory)
     assert named.keys() == tensors.keys()
     assert all(torch.equal(named[name], tensors.dense(name)) for name in named)
@@ -95,6 +97,30 @@ def test_engines_of_one_process_share_the_file(file: Path) -> None:
     name = next(name for name in first if name.endswith(("q_proj.weight", "qkv_proj.weight")))
     assert isinstance(first[name], BlockMatrix)
     assert first[name].blocks.data_ptr() == second[name].blocks.data_ptr()
+
+
+def test_a_transposed_copy_that_cannot_be_written_is_said_and_leaves_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    directory = resolve_model(str(file))
+    monkeypatch.setattr("whet.inference.weights.gguf_tensors.os.fsync", full)
+    with pytest.raises(ModelLoadError, match=r"gguf_transposed.bin cannot be written: .*No space left"):
+        GGUFTensors.of(directory)
+    assert not list(directory.glob("gguf_transposed*"))
+
+
+def test_a_learner_computes_in_the_thread_of_an_engine(file: Path) -> None:
+    """What was dequantised to in inference mode is written to again without it."""
+    matrix = GGUFTensors.of(resolve_model(str(file)))["model.layers.0.mlp.down_proj.weight"]
+    assert isinstance(matrix, BlockMatrix)
+    with ThreadPoolExecutor(1) as thread:
+        x = torch.ones(2, matrix.columns)
+        with torch.inference_mode():
+            sampled = thread.submit(torch.inference_mode()(matrix.product), x).result()
+        assert torch.equal(thread.submit(matrix.product, x.clone()).result(), sampled)
 
 
 def test_a_model_without_blocks_is_refused_by_name() -> None:

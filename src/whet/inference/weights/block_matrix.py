@@ -65,7 +65,7 @@ class BlockMatrix:
         return result
 
     def _parts(self, dtype: torch.dtype, rows: slice | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """Rows and the transposed matrix of them, [C, n], which is overwritten when the next is asked for."""
+        """Rows and the transposed matrix of them, [C, n], which the next part overwrites."""
         rows = rows or slice(0, self.shape[0])
         at_once = _CUDA_WEIGHTS if self.blocks.is_cuda else _CPU_WEIGHTS
         step = max(_LEAST_ROWS, at_once // self.columns)
