@@ -23,11 +23,11 @@ from whet.inference.families import FAMILIES
 from whet.inference.limits import EngineLimits
 from whet.inference.protocol import SampleRequest, SamplingParams, WeightUpdate
 from whet.rl.data.batch import TokenSequence, pack
-from whet.rl.estimate import parameter_count, trained_count
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.forward import attention
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
+from whet.rl.memory import parameter_count, trained_count
 from whet.rl.sections.algorithm import LossConfig
 
 every_model = pytest.mark.parametrize("kind", MODELS)

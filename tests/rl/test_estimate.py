@@ -23,9 +23,18 @@ from whet.inference.architecture import read_architecture
 from whet.inference.model_names import resolve_model
 from whet.rl.config import RunConfig
 from whet.rl.data.batch import TokenSequence, pack
-from whet.rl.estimate import FURTHER_PROCESS, PROCESSES, Estimate, lines, memory_parts, parameter_count
+from whet.rl.estimate import Estimate, lines
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
+from whet.rl.memory import (
+    ENGINE_PROCESS,
+    LEARNER_PROCESS,
+    PROCESSES,
+    WITH_LEARNER,
+    WORKER,
+    memory_parts,
+    parameter_count,
+)
 from whet.rl.plan import plan_training
 from whet.rl.sections.algorithm import AlgorithmConfig
 
@@ -286,7 +295,7 @@ print(said, int(peak.split()[1]) * 1024)
 def test_processes_and_what_an_adapter_is_merged_from_are_counted() -> None:
     first = estimate(config("whet/tiny")).memory[PROCESSES]
     asynchronous = estimate(config("whet/tiny", max_async_level=1, workers_per_env=2)).memory[PROCESSES]
-    assert asynchronous == first + 4 * FURTHER_PROCESS, "the learner, the engine and two workers"
+    assert asynchronous == first - WITH_LEARNER + LEARNER_PROCESS + ENGINE_PROCESS + 2 * WORKER
     held = estimate(
         config("whet/tiny", lora={"rank": 4}, inference={"device": "cpu"}, learner={"device": "cpu"})
     ).memory

@@ -17,9 +17,9 @@ from whet.inference.architecture import Architecture, read_architecture
 from whet.inference.model_names import resolve_model
 from whet.rl.config import RunConfig
 from whet.rl.data.batch import TokenSequence, pack
-from whet.rl.estimate import parameter_count
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.make import make_learner
+from whet.rl.memory import parameter_count
 from whet.rl.plan import plan_training
 from whet.rl.sections.algorithm import LossConfig
 from whet.rl.step_time import Rates, Work, cpu_rates, gpu_rates, lines, step_time

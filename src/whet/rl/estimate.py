@@ -1,5 +1,6 @@
-"""`--dry-run`: what a run will hold in memory, and how long a step takes where that is known. Pure, but for `estimate`.
+"""`--dry-run`: what a run will hold in memory, and how long a step takes where that is known.
 
+<<<<<<< HEAD
     parameters    V H (twice where the head is not tied) + L (H (2 W + 2 K) + 3 H I + norms) + H    + biases
     weights       sampler: P x 4 bytes (2 in bfloat16); learner: P x 4 (2 with weights_dtype, or of an adapter's base
                   with base_dtype bfloat16), and 4 for each of an adapter; handed over in files: twice what is
@@ -29,6 +30,9 @@ V tokens of the vocabulary, H hidden size, I intermediate size (of all experts f
 goes to for activations), L layers, W and K the widths of all query and of all key heads. The scores of attention, heads
 x length, are held up to a length of 1024. Data of environments is not in it. Fine-tuning is estimated in
 `plan.py`, by the same parts. docs/design/log.md has what runs used.
+=======
+Memory by the formulas of `memory.py`, of fine-tuning in `plan.py`. docs/design/log.md has what runs used.
+>>>>>>> e86e97d9 (A run records its peak memory by phase and process beside what its plan said; the doctor compares; what cannot fit is refused before anything is loaded)
 """
 
 from __future__ import annotations
@@ -43,22 +47,21 @@ from whet.inference.devices import choose_device
 from whet.inference.loading import base_of_adapter
 from whet.inference.model_names import on_this_machine
 from whet.inference.plain.family import OtherFamily, describe
-from whet.inference.weights.gguf_cache import source_of
 from whet.rl.config import RunConfig
-from whet.rl.learner.config import EAGER_KEYS, LOGITS_AT_ONCE, LoraConfig
-from whet.rl.sections.inference import InferenceConfig
+from whet.rl.memory import (
+    CACHE,
+    parameter_count,
+    run_memory,
+    size_text,
+    trained_count,
+    turns_peak,
+)
 from whet.rl.sections.training import TrainingConfig
 from whet.rl.sft.config import SftConfig
 from whet.rl.stored.stored_run import find_runs
 
 SAME_WORK = ("batch_size", "rollouts_per_example", "max_async_level", "sampling", "env", "lora", "learner", "inference")
 """Keys that must be equal for the steps of one run to say how long those of another take."""
-
-CACHE = "sampler: KV cache"
-PROCESSES = "Python and libraries"
-FIRST_PROCESS, FURTHER_PROCESS, SERVER = 440 << 20, 340 << 20, 1434 << 20
-"""Bytes of host memory: resident after the imports of a run, of one more process that shares their files, of vLLM."""
-PARTS = ("sampler", "learner")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class Estimate:
 def estimate(config: RunConfig, devices: Mapping[str, str]) -> Estimate:
     """For a settled config that is about to run on these devices. Nothing is downloaded and no weight is read."""
     arch, why = architecture(config.model)
-    memory = {} if arch is None else memory_parts(arch, config)
+    memory = {} if arch is None else run_memory(arch, config, devices)
     result = made_up(config, devices, arch, why, memory, SAME_WORK, steps=config.max_steps)
     return replace(result, total=_total_in_turn(result)) if config.deployment.colocate else result
 
@@ -102,8 +105,6 @@ def made_up(
     seconds, source = measured_step(config, same_work)
     if seconds is None:
         unknown.append(f"time of a step: no run below {config.runs_directory}/ did the same work")
-    if memory:
-        memory = memory | {PROCESSES: process_bytes(config)}
     return Estimate(
         parameters=None if arch is None else parameter_count(arch),
         trained_parameters=None if arch is None else trained_count(arch, config.lora),
@@ -118,45 +119,14 @@ def made_up(
     )
 
 
-def process_bytes(config: RunConfig | SftConfig) -> int:
-    """Host memory of the processes of a run, without models and data."""
-    further = config.ranks if config.ranks > 1 else 0
-    servers = 0
-    if isinstance(config, RunConfig):
-        further += (config.ranks == 1 and config.asynchronous) + config.engine_process
-        further += len(config.env) * config.workers_per_env if config.workers_per_env > 1 else 0
-        servers = config.gpus.servers if config.engine == "vllm" and not config.inference.base_url else 0
-    return FIRST_PROCESS + further * FURTHER_PROCESS + servers * SERVER
-
-
-PASSING = ("learner: gradients", "learner: activations")
-"""What a learner holds between two updates only."""
-
-
-def turns_peak(memory: Mapping[str, int], *, on_cpu: bool) -> int | None:
-    """Most bytes of a device on which engine and learner take turns; None where the model is not known."""
-    if not memory:
-        return None
-    sampling, learning = (sum(n for key, n in memory.items() if key.startswith(f"{part}: ")) for part in PARTS)
-    if not on_cpu:
-        return max(sampling, learning)
-    passing = sum(memory.get(key, 0) for key in PASSING)
-    return learning - passing + max(sampling, passing)
-
-
 def _total_in_turn(estimated: Estimate) -> int | None:
-    """Of the device, of host memory that a GPU's learner moves to, and of what is handed over."""
+    """Of the device, and of the host."""
     on_cpu = estimated.devices["learner"] == "cpu"
     peak = turns_peak(estimated.memory, on_cpu=on_cpu)
     if peak is None:
         return None
     host = sum(size for key, size in estimated.memory.items() if ": " not in key)
-    return peak + host + (0 if on_cpu else staying_bytes(estimated.memory))
-
-
-def staying_bytes(memory: Mapping[str, int]) -> int:
-    """What a learner holds from one step to the next."""
-    return sum(size for key, size in memory.items() if key.startswith("learner: ") and key not in PASSING)
+    return peak + host
 
 
 def devices(config: RunConfig | SftConfig) -> dict[str, str]:
@@ -178,6 +148,7 @@ def _device(device: str, key: str, on_cuda: bool | None) -> str:
     return "cpu" if device == "auto" else device
 
 
+<<<<<<< HEAD
 def parameter_count(arch: Architecture) -> int:
     """Of the whole model."""
     hidden, query, keys = _widths(arch)
@@ -313,6 +284,8 @@ def _kept_per_token(arch: Architecture, config: TrainingConfig, tokens: int, len
     return arch.num_layers * layer + ends
 
 
+=======
+>>>>>>> e86e97d9 (A run records its peak memory by phase and process beside what its plan said; the doctor compares; what cannot fit is refused before anything is loaded)
 def measured_step(config: TrainingConfig, same_work: Sequence[str]) -> tuple[float | None, str | None]:
     """The median seconds of a step of the newest run of the same work on this machine, and which run that is."""
     wanted, folder = config.model_dump(mode="json", exclude_none=True), config.runs_directory
@@ -359,8 +332,3 @@ def lines(estimated: Estimate) -> list[str]:
     elif estimated.steps is not None:
         shown.append(f"{estimated.steps:,} steps")
     return [*shown, *(f"unknown: {line}" for line in estimated.unknown)]
-
-
-def size_text(size: int) -> str:
-    """`1.50 GiB`."""
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

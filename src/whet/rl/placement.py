@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from whet.rl.config import RunConfig
-from whet.rl.estimate import size_text, turns_peak
+from whet.rl.memory import size_text, turns_peak
 from whet.rl.sft.config import SftConfig
 
 SHARED_GPU = 0.5

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
@@ -31,18 +31,11 @@ from whet.inference.vllm.interpreter import find_vllm
 from whet.rl import step_time
 from whet.rl.algorithms import check_imported
 from whet.rl.config import RunConfig
-from whet.rl.estimate import (
-    Estimate,
-    architecture,
-    devices,
-    estimate,
-    learner_parts,
-    made_up,
-    merging_parts,
-    sampler_parts,
-)
+from whet.rl.estimate import Estimate, architecture, devices, estimate, made_up
 from whet.rl.estimate import lines as estimate_lines
+from whet.rl.fit import Shortage, shortages
 from whet.rl.loop.group_runner import TrainingEnv
+from whet.rl.memory import by_process, host_parts, learner_parts, merging_parts, run_memory, sampler_parts
 from whet.rl.placement import Placement, placement
 from whet.rl.placement import lines as placement_lines
 from whet.rl.sections.inference import GPU_COUNTS
@@ -80,7 +73,25 @@ class TrainingPlan(Generic[ConfigT]):
     @cached_property
     def sized_placement(self) -> Placement:
         """The same, with what each part holds there."""
-        return placement(self.config, self.devices, self.gpus, self.estimate.memory)
+        return placement(self.config, self.devices, self.gpus, self.memory)
+
+    @cached_property
+    def memory(self) -> dict[str, int]:
+        """Bytes by what they are for; {} where the model is not known. Of fine-tuning, the data is read."""
+        if isinstance(self.config, RunConfig):
+            arch, _ = architecture(self.config.model)
+            return {} if arch is None else run_memory(arch, self.config, self.devices)
+        return self.estimate.memory
+
+    @property
+    def memory_by_process(self) -> dict[str, int]:
+        """What is on the host, as `memory.by_process` divides it; {} where the model is not known."""
+        return by_process(self.config, self.devices, self.memory) if self.memory else {}
+
+    @cached_property
+    def shortages(self) -> list[Shortage]:
+        """Memory that is needed, and not there."""
+        return shortages(self.config, self.devices, self.sized_placement, self.memory, self.gpus)
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -108,6 +119,7 @@ class TrainingPlan(Generic[ConfigT]):
         at_once = f"the learner computes {learner.tokens_at_once:,} tokens at once, in {learner.dtype}"
         texts = [*estimate_lines(self.estimate), at_once, *placement_lines(self.sized_placement)]
         texts += [f"missing here: {line}" for line in self.missing]
+        texts += [f"does not fit: {shortage.text}" for shortage in self.shortages]
         if self.on_paper is not None and isinstance(self.config, RunConfig):
             texts += step_time.lines(self.on_paper, self.config.sampling.max_tokens)
         return [*texts, *(f"note: {line}" for line in remarks(self.config))]
@@ -120,6 +132,7 @@ class TrainingPlan(Generic[ConfigT]):
             **(paper if isinstance(self.config, RunConfig) else {}),
             "placement": self.sized_placement,
             "missing": self.missing,
+            "does_not_fit": [shortage.text for shortage in self.shortages],
             "notes": remarks(self.config),
         }
 
@@ -127,6 +140,20 @@ class TrainingPlan(Generic[ConfigT]):
         """Raise `ConfigError` where something is missing. A dry run prints it: it may be for another machine."""
         if self.missing:
             raise ConfigError("\n".join(self.missing))
+
+    def check_memory(self) -> None:
+        """Raise `ConfigError` where memory certainly does not suffice, unless the config says to go on."""
+        lacking = [shortage.text for shortage in self.shortages if shortage.certain]
+        if lacking and self.config.deployment.check_memory:
+            raise ConfigError("\n".join(lacking))
+
+    def with_data(self, data: SftData) -> TrainingPlan[ConfigT]:
+        """The plan of a fine-tuning whose data is loaded: its memory is that of this data."""
+        arch, _ = architecture(self.config.model)
+        known = replace(self)
+        assert isinstance(self.config, SftConfig)
+        known.__dict__["memory"] = {} if arch is None else fine_tuning_memory(arch, self.config, self.devices, data)
+        return known
 
 
 def plan_training(config: ConfigT, *, resume: bool = False) -> TrainingPlan[ConfigT]:
@@ -319,7 +346,7 @@ def estimate_fine_tuning(config: SftConfig, devices: Mapping[str, str]) -> Estim
         devices,
         arch,
         why,
-        {} if arch is None else _fine_tuning_memory(arch, config, data),
+        {} if arch is None else fine_tuning_memory(arch, config, devices, data),
         SAME_FINE_TUNING,
         steps=config.max_steps or (None if data is None else data.batches(config).left()),
         unknown=unknown,
@@ -337,17 +364,23 @@ def _data_counts(data: SftData) -> dict[str, int]:
     }
 
 
-def _fine_tuning_memory(arch: Architecture, config: SftConfig, data: SftData | None) -> dict[str, int]:
-    """Bytes, by what they are for."""
+def fine_tuning_memory(
+    arch: Architecture, config: SftConfig, devices: Mapping[str, str], data: SftData | None
+) -> dict[str, int]:
+    """Bytes, by what they are for; without `data` of the longest sequences that the config allows."""
     most = min(arch.max_context, config.data.max_length or arch.max_context)
     longest = most if data is None else data.longest
     # A micro-batch is one sequence at least, and no more than a batch has.
     tokens = max(longest, min(config.learner.tokens_at_once, config.batch_tokens or config.batch_size * longest))
     parts = learner_parts(arch, config, tokens=tokens, length=longest)
-    if not config.samples:
-        return parts
+    if config.samples:
+        parts = _evaluating_memory(arch, config) | parts
+    return parts | host_parts(arch, config, devices, parts)
+
+
+def _evaluating_memory(arch: Architecture, config: SftConfig) -> dict[str, int]:
     ways = 2 if config.eval.greedy else 1
     rollouts = len(config.eval.env) * ways * config.eval.num_examples * config.eval.rollouts_per_example
     held = min(config.max_concurrent, rollouts) * config.eval_sampling().max_tokens
     merging = {} if config.lora is None else merging_parts(arch, config, config.inference)
-    return sampler_parts(arch, config.inference, config.lora, tokens=held) | merging | parts
+    return sampler_parts(arch, config.inference, config.lora, tokens=held) | merging

@@ -59,11 +59,13 @@ def run_training(
     with ExitStack() as stack:
         run = stack.enter_context(begin(config, resume=resume, quiet=json_output))
         config, model = run.plan.config, run.model
+        run.memory.said(run.plan.memory_by_process)
         if config.algorithm.router_replay and model.arch.experts is None:
             raise ConfigError(
                 f"[algorithm] router_replay would have no effect: {config.model} has no experts to record"
             )
         backend = stack.enter_context(opened_backend(run.plan, model, run.directory.logs))
+        run.memory.published = backend.scratch
         learner = backend.learner()
         stack.callback(learner.close)
         if config.deployment.colocate:  # the engine is first
@@ -82,6 +84,7 @@ def run_training(
             learner=learner,
             monitor=monitor,
             watchdog=watchdog,
+            memory=run.memory,
             ending=Ending(Budget(config.budget), config.early_stop, lambda: engine.tokens, spent, monitor.note),
             last_step=config.max_steps,
             environments=run.environments,
@@ -133,6 +136,7 @@ class ReinforcementRun(TrainingRun):
             shaper=self.shaper,
             run_blocking=asyncio.to_thread if config.asynchronous or config.ranks > 1 else inline,
             watchdog=self.watchdog,
+            memory=self.memory,
             ending=self.ending,
         )
 

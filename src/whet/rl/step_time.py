@@ -34,16 +34,9 @@ from typing import Any
 from whet.inference.architecture import Architecture
 from whet.inference.devices import visible_gpus
 from whet.rl.config import RunConfig
-from whet.rl.estimate import (
-    architecture,
-    handed_bytes,
-    memory_parts,
-    optimiser_bytes,
-    parameter_count,
-    staying_bytes,
-    trained_count,
-)
+from whet.rl.estimate import architecture
 from whet.rl.learner.flops import PEAK_TFLOPS, layer_parameters
+from whet.rl.memory import handed_bytes, memory_parts, optimiser_bytes, parameter_count, staying_bytes, trained_count
 
 OF_PEAK_PRODUCTS = 0.4
 """Share of a GPU's peak that training reaches: 0.38 to 0.43 in Grattafiori et al. 2024 (arXiv:2407.21783)."""
@@ -134,6 +127,11 @@ def gpu_rates(name: str) -> Rates | None:
     *bandwidths, size = _GPUS[kind]
     memory, link, host = (OF_PEAK_BYTES * 1e9 * rate for rate in bandwidths)
     return Rates(kind, OF_PEAK_PRODUCTS * PEAK_TFLOPS[kind] * 1e12, memory, link, host, OF_MEMORY * size * 1e9)
+
+
+def gpu_memory(kind: str) -> int:
+    """Bytes of a GPU of the table: makers' GB of a card are GiB."""
+    return _GPUS[kind][3] << 30
 
 
 def cpu_rates(threads: int) -> Rates:

@@ -216,26 +216,6 @@ def family(pid: int) -> Iterator[int]:
                 waiting += map(int, Path(children).read_text().split())
 
 
-def own_memory(pid: int) -> int:
-    """Bytes of memory of a process without files; what it shares with others counts for each of them."""
-    return _kib(Path(f"/proc/{pid}/status"), "RssAnon:", "RssShmem:") or 0
-
-
-def memory_share(pid: int) -> int:
-    """The same with shared memory divided among its users (PSS); slower to read."""
-    share = _kib(Path(f"/proc/{pid}/smaps_rollup"), "Pss_Anon:", "Pss_Shmem:")
-    return own_memory(pid) if share is None else share
-
-
-def _kib(file: Path, *names: str) -> int | None:
-    """The sum of these lines of a file of /proc, in bytes; None where it cannot be read."""
-    try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(names))
-
-
 @cache
 def boot_id() -> str | None:
     """Identifies the time since this machine was started, as text to compare for equality; None where it has no id."""

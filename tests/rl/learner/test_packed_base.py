@@ -18,11 +18,11 @@ from whet.inference.model_names import resolve_model
 from whet.inference.plain.family import describe
 from whet.rl.config import RunConfig
 from whet.rl.data.batch import TokenSequence, pack
-from whet.rl.estimate import memory_parts, trained_count
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.learner.torch_learner import TorchLearner
+from whet.rl.memory import memory_parts, trained_count
 from whet.rl.sections.algorithm import LossConfig
 
 KINDS = gguf.GGMLQuantizationType

@@ -15,8 +15,9 @@ pytest.importorskip("torch")
 from whet.cli.main import main
 from whet.inference.model_names import resolve_model
 from whet.inference.rendering.chat_renderer import ChatRenderer
-from whet.rl.estimate import PROCESSES, Estimate, lines
+from whet.rl.estimate import Estimate, lines
 from whet.rl.learner.make import make_learner
+from whet.rl.memory import PROCESSES
 from whet.rl.plan import plan_training
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import load_data

@@ -24,7 +24,8 @@ from typing import IO, Any
 from whet.authoring.review.observations import EVENT, Event
 from whet.errors import SandboxUnavailableError
 from whet.sandboxes.bubblewrap import cgroups
-from whet.system.children import family, how_it_ended, kill, memory_share, own_memory, start, wait_or_kill
+from whet.system.children import family, how_it_ended, kill, start, wait_or_kill
+from whet.system.memory import memory_share, own_memory
 
 REPORT_BYTES = 64 << 20
 LINE_BYTES = 1 << 20

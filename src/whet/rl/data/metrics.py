@@ -127,7 +127,7 @@ def length_metrics(groups: Sequence[Group], lost: Sequence[float]) -> dict[str, 
     }
 
 
-NOT_SEEDED = ("time/", "perf/", "engine/")
+NOT_SEEDED = ("time/", "perf/", "engine/", "memory/")
 POLICY_NAMES = {"clipped": "clip_frac", "truncated": "tis_frac", "masked": "mis_frac", "kl_reference": "kl_ref"}
 
 

@@ -84,6 +84,7 @@ class Orchestrator(TrainingLoop):
         optim, update = await self._in_learner(lambda: self._optimise(loss.tokens))
         optimised = time.perf_counter()
         await self._hand_over(update)
+        self.memory.mark("publish")
         published = time.perf_counter()
         self.source.advance(update.version)
 
@@ -99,7 +100,7 @@ class Orchestrator(TrainingLoop):
         if self.config.asynchronous:
             assembly |= length_metrics(learned.groups, learned.tally.lost_lengths)
         metrics = step_metrics(learned.groups, learned.tally, learned.sequences, assembly, loss, optim, timings)
-        metrics |= self.engine.metrics() | self.learner.metrics() | self._turns
+        metrics |= self.engine.metrics() | self.learner.metrics() | self._turns | self.memory.metrics()
         if self.ending is not None:
             self.ending.after_step()
         record = self._record(step, learned, metrics)
@@ -175,6 +176,7 @@ class Orchestrator(TrainingLoop):
         work = self.source.part(lambda done, total: self.monitor.phase("generate", done, total))
         try:
             part = await unless_stopped(self.stop, work)
+            self.memory.mark("rollouts")
             if self.config.deployment.colocate:
                 await self._device_to_learner()
             return part
@@ -186,7 +188,9 @@ class Orchestrator(TrainingLoop):
         with self.watchdog.waiting(
             "learn", "the run", "the learner's step", act=self._learner_hangs, blocks=self._blocks
         ):
-            return await self.run_blocking(work)
+            result = await self.run_blocking(work)
+        self.memory.mark("learn")
+        return result
 
     def _optimise(self, tokens: int) -> tuple[OptimOutput, WeightUpdate]:
         params = OptimParams(

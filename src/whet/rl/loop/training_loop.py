@@ -23,6 +23,7 @@ from whet.rl.learner.protocol import Learner
 from whet.rl.monitors.protocol import EvalReport, Monitor
 from whet.rl.storage.records import Records
 from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped
+from whet.rl.supervision.memory import RunMemory
 from whet.rl.supervision.watchdog import EVALUATION
 from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rollouts.limits import gather
@@ -64,6 +65,7 @@ class TrainingLoop(ABC):
     watchdog: Watchdog = field(default_factory=Watchdog)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     ending: Ending | None = None  # what may set `stop` before the last step
+    memory: RunMemory = field(default_factory=RunMemory)
 
     async def run(self, first_step: int) -> int:
         """Train until the last step and return it. When `stop` is set: save, and raise `StopRequested`."""
@@ -74,6 +76,7 @@ class TrainingLoop(ABC):
 
     async def _run(self, step: int) -> int:
         try:
+            self.memory.mark("load")
             await self._begin(step)
             while step < self.last_step:
                 if self._evaluation_is_due(step):
@@ -131,6 +134,7 @@ class TrainingLoop(ABC):
         awaited = f"the evaluation of {', '.join(env.label for env in environments)}"
         with self.watchdog.waiting(EVALUATION, "the run", awaited, act=self.watchdog.stop):
             report = await unless_stopped(self.stop, self.evaluate(moment, step))
+        self.memory.mark("evaluate")
         report = self.records.evaluation(report)
         self.monitor.evaluation(report)
         if self.ending is not None:
@@ -145,6 +149,7 @@ class TrainingLoop(ABC):
         awaited = "the learner, or the disk (a checkpoint)"
         with self.watchdog.waiting("save", "the run", awaited, act=self._learner_hangs, blocks=self._blocks):
             saved = await self.run_blocking(lambda: self.records.save(step, self.learner, state))
+        self.memory.mark("save")
         if saved:
             self.monitor.note(f"checkpoint of step {step} written")
 

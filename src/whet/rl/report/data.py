@@ -28,6 +28,7 @@ KEY_METRICS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("Truncated and errored rollouts", ("rollouts/truncated_frac", "rollouts/errored_frac"), True),
     ("Seconds a step", ("time/generate", "time/train", "time/weight_sync"), False),
     ("Tokens per second", ("perf/tokens_per_s",), False),
+    ("Memory, MiB", ("memory/rollouts_mib", "memory/learn_mib", "memory/publish_mib", "memory/peak_mib"), False),
 )
 """(title, metrics, whether they are shares of one) of the small charts, in their order."""
 COUNTS = ("/mean", "/num_turns", "_calls")

@@ -248,6 +248,10 @@ class DeploymentConfig(StrictModel):
     colocate: bool = Field(
         False, description="Sample and learn on the same device in turn: engine and learner leave it to each other."
     )
+    check_memory: bool = Field(
+        True,
+        description="Refuse to begin where the plan needs far more memory than there is; false goes on.",
+    )
     ray_address: str | None = Field(
         None,
         min_length=1,

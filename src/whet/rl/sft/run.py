@@ -91,11 +91,13 @@ class SftLoop(TrainingLoop):
             loss, optim = imitate(
                 self.learner, sequences, self.config.learning_rate, self.config.optimizer.max_grad_norm or None
             )
+        self.memory.mark("learn")
         trained = [f"{pick.epoch}-{self.data.train[pick.row].number}" for pick in picks]
         metrics = step_metrics(picks, examples, loss, optim, time.perf_counter() - started)
         metrics |= self.learner.metrics()
         if self._validation_is_due(step):
             metrics |= self._validate()
+        metrics |= self.memory.metrics()
         with self.watchdog.waiting("records", "the run", "the disk (records)", act=self.watchdog.stop, blocks=True):
             self.records.trained(step, trained, metrics)
         self.monitor.step(StepReport(step, metrics))
@@ -175,9 +177,13 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
         run = stack.enter_context(begin(config, resume=resume, quiet=json_output))
         config, model = run.plan.config, run.model
         data = load_data(config, model.renderer, context=model.arch.max_context)
+        plan = run.plan.with_data(data)
+        plan.check_memory()
+        run.memory.said(plan.memory_by_process)
         batches = data.batches(config)
         last_step = config.max_steps or batches.left()
         scratch = stack.enter_context(weights_directory())
+        run.memory.published = scratch
         threads, dtype = config.deployment.torch_threads(), config.inference.settled(None).dtype
         watchdog = Watchdog(config.watchdog)
         client = None
@@ -204,6 +210,7 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
             learner=learner,
             monitor=monitor,
             watchdog=watchdog,
+            memory=run.memory,
             ending=Ending(budget, config.early_stop, lambda: batches.tokens_taken, Spending(), monitor.note),
             last_step=last_step,
             data=data,
@@ -255,6 +262,7 @@ class _SftRun(TrainingRun):
             monitor=self.monitor,
             evaluate=self._evaluate(),
             watchdog=self.watchdog,
+            memory=self.memory,
             ending=self.ending,
         )
 

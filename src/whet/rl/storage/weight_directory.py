@@ -20,6 +20,7 @@ from pathlib import Path
 
 from whet.system.children import began
 
+IN_MEMORY = Path("/dev/shm")
 _NAME = re.compile(r"whet-weights-(\d+)-")
 
 
@@ -36,8 +37,8 @@ def weights_directory() -> Iterator[Path]:
 
 
 def shared_memory() -> Path:
-    root = Path("/dev/shm")
-    return root if root.is_dir() and os.access(root, os.W_OK) else Path(tempfile.gettempdir())
+    there = IN_MEMORY.is_dir() and os.access(IN_MEMORY, os.W_OK)
+    return IN_MEMORY if there else Path(tempfile.gettempdir())
 
 
 def sweep(root: Path) -> list[Path]:

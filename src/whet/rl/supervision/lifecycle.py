@@ -24,6 +24,7 @@ from whet.errors import LearnerLostError, TrainingError
 from whet.inference.loading import ModelFiles, read_model
 from whet.records.directory import failure_message, report_or_note
 from whet.records.lock import EndState
+from whet.rl.config import RunConfig
 from whet.rl.learner.ranks.ranks_learner import RanksLearner
 from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.loop.training_loop import TrainingLoop
@@ -49,6 +50,7 @@ from whet.rl.storage.run_directory import RunDirectory, Status, check_identities
 from whet.rl.stored.export import starting_model
 from whet.rl.supervision.child_log import ChildLog
 from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped
+from whet.rl.supervision.memory import RunMemory
 from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rollouts.driver import what_is_loaded_stays
 from whet.system import cancellation
@@ -72,6 +74,7 @@ class BegunRun(Generic[ConfigT]):
     model: ModelFiles
     trackers: list[Monitor]
     quiet: bool
+    memory: RunMemory
 
     @contextmanager
     def watched(self, learner: AnyLearner, engine: ChildLog | None = None) -> Iterator[Monitor]:
@@ -98,7 +101,9 @@ def begin(config: ConfigT, *, resume: bool, quiet: bool) -> Iterator[BegunRun[Co
     """
     plan = plan_training(config, resume=resume)
     plan.check()
-    config = plan.config
+    if isinstance(config, RunConfig):
+        plan.check_memory()
+    config, memory = plan.config, RunMemory()
     load_env_files(config.env_file)
     directory = RunDirectory(config.directory)
     directory.check(config, resume=resume)
@@ -112,7 +117,7 @@ def begin(config: ConfigT, *, resume: bool, quiet: bool) -> Iterator[BegunRun[Co
     directory.open(config, resume=resume)
     try:
         write_identities(directory.path, identities)
-        yield BegunRun(plan, directory, environments, held_out, model, monitors, quiet)
+        yield BegunRun(plan, directory, environments, held_out, model, monitors, quiet, memory)
     finally:
         if not resume and not directory.status.is_file():
             shutil.rmtree(directory.path, ignore_errors=True)
@@ -132,6 +137,7 @@ class TrainingRun(ABC):
     learner: AnyLearner
     monitor: Monitor
     watchdog: Watchdog
+    memory: RunMemory
     ending: Ending
     last_step: int
 
@@ -220,6 +226,7 @@ class TrainingRun(ABC):
 
     async def _drive(self, step: int, records: Records) -> int:
         stop, restarts = asyncio.Event(), 0
+        self.watchdog.on_tick = self.memory.poll
         watching = self.watchdog.on_duty(stop=stop.set, say=self.monitor.note, last_resort=self._end_the_process)
         with self._stopped_by_signals(stop), watching:
             try:

@@ -71,6 +71,7 @@ class Watchdog:
     config: WatchdogConfig = field(default_factory=WatchdogConfig)
     clock: Callable[[], float] = time.monotonic
     failure: str | None = None  # why it stopped the run
+    on_tick: Callable[[], object] = lambda: None  # called from its thread about once a second
     waits: WaitTable = field(init=False)
     _stop: Callable[[], None] | None = None
     _say: Say | None = None
@@ -189,6 +190,7 @@ class Watchdog:
             if now - last > self._tick + self.config.report_seconds:
                 self.waits.forgive(now - last, everything=True)  # the process was suspended, or a thread had the lock
             last = now
+            self.on_tick()
             for stall in self.waits.overdue(now, turned=self._beat):
                 self._on_stall(stall)
             if self._gave_up is not None and now - self._gave_up > self.config.act_seconds:

@@ -200,7 +200,8 @@ def _needs(configs: Sequence[EvalConfig], service: ServiceAnswer, notes: list[st
 
 
 def _memory(config: EvalConfig) -> dict[str, int] | None:
-    from whet.rl.estimate import architecture, parameter_count
+    from whet.rl.estimate import architecture
+    from whet.rl.memory import parameter_count
 
     arch, _ = architecture(config.model)
     if arch is None:

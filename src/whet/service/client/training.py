@@ -123,7 +123,7 @@ def _rehearse(config: RunConfig | SftConfig, notes: list[str]) -> None:
 def _needs(
     config: RunConfig | SftConfig, on_cpu: RunConfig | SftConfig, service: ServiceAnswer, notes: list[str]
 ) -> dict[str, float]:
-    from whet.rl.estimate import PROCESSES
+    from whet.rl.memory import PROCESSES
     from whet.rl.plan import plan_training
 
     estimate = plan_training(on_cpu).estimate

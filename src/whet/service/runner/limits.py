@@ -18,7 +18,8 @@ from typing import Any
 
 from whet.sandboxes.bubblewrap import cgroups
 from whet.system import untrusted
-from whet.system.children import family, memory_share, own_memory
+from whet.system.children import family
+from whet.system.memory import memory_share, own_memory
 
 MIB, GIB = 1 << 20, 1 << 30
 DEFAULT_MEMORY = GIB

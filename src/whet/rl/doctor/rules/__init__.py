@@ -19,6 +19,7 @@ RULES: dict[str, Rule] = {
     "failed": resources.failed,
     "stalled": resources.stalled,
     "silent": resources.silent,
+    "memory": resources.memory,
     "checkpoints": resources.checkpoints,
     "errors": resources.errors,
     "sampler-learner-mismatch": updates.mismatch,

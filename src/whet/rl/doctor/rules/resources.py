@@ -80,6 +80,40 @@ def _less_memory(run: RunRecord) -> Iterator[Advice]:
         yield run.change("max_concurrent", max(size, rollouts // 2), "fewer rollouts hold a cache at once")
 
 
+APART = 1.15
+"""Measured over said memory, either way, from which the plan was wrong: what benchmarks/memory.py asks of it."""
+PROCESS_PARTS = ("main", "learner", "engine", "others", "shared")
+
+
+def memory(run: RunRecord) -> Iterator[Found]:
+    """The run takes other memory than its plan said: which process is it?"""
+    said, peaks = run.series("memory/said_mib"), run.series("memory/peak_mib")
+    if not len(said) or not len(peaks) or min(said.values[-1], max(peaks.values)) <= 0:
+        return
+    expected, peak = said.values[-1], max(peaks.values)
+    more = peak > APART * expected
+    if not more and (expected <= APART * peak or len(peaks) < MIN_STEPS):
+        return
+    pairs = {name: (_most(run, name), _most(run, f"said_{name}")) for name in PROCESS_PARTS}
+    name = max(pairs, key=lambda one: (pairs[one][0] - pairs[one][1]) * (1 if more else -1))
+    measured, planned = pairs[name]
+    evidence = [
+        f"{peak:,.0f} MiB at the peak, {expected:,.0f} by the plan",
+        f"memory/{name}_mib {measured:,.0f}, memory/said_{name}_mib {planned:,.0f}: the largest difference",
+    ]
+    if not more:
+        spare = run.scaled("learner.micro_batch_tokens", 2048, 2, "if time matters more than memory")
+        yield "info", "the run takes less memory than its plan said", evidence, [spare]
+        return
+    of_environments = "data that environments hold is not in a plan: let them read it row by row"
+    changes = [Advice(of_environments)] if name in ("main", "others") else []
+    yield "warning", f"the run takes more memory than its plan said ({name})", evidence, [*changes, *_less_memory(run)]
+
+
+def _most(run: RunRecord, name: str) -> float:
+    return max(run.series(f"memory/{name}_mib").values, default=0.0)
+
+
 MISSED_INTERVALS = 2
 """Intervals without a checkpoint before it is reported: one is being written."""
 

@@ -1,0 +1,295 @@
+"""What the parts of a run hold in memory, in bytes. Pure, but for sizes of files.
+
+    parameters    V H (twice where the head is not tied) + L (H (2 W + 2 K) + 3 H I + norms) + H    + biases
+    weights       sampler: P x 4 bytes (2 in bfloat16); learner: P x 4 (2 with weights_dtype, or of an adapter's base
+                  with base_dtype bfloat16), and 4 for each of an adapter; handed over in files: three of them, two to
+                  an embedded engine. One that computes on a CPU samples from the newest, so one comes on top
+    masters       with weights_dtype bfloat16 4 x trained parameters
+    gradients     4 x trained parameters
+    optimiser     adamw 8, sgd 4 x trained parameters; muon 4 of matrices in layers, 8 of the rest
+    KV cache      sampler: rollouts in flight x max_tokens x 2 L K x 4 bytes (2 in bfloat16); prompts come on top
+    taking turns  with colocate the device holds what learning or what sampling takes, whichever is more. A learner on a
+                  GPU moves weights, masters and optimiser to host memory meanwhile; one on a CPU keeps them. Files are
+                  handed over once
+    adapters      an embedded engine keeps the base's file mapped, merges in float32 (4 x parameters of layers) and
+                  packs new weights while the old ones sample; a learner whose base is bfloat16 maps it once more. Of a
+                  packed base engine and learner have the GGUF file mapped, and nothing else of it
+    processes     Python, torch and other libraries with what malloc keeps: 235 MiB of the run, 85 more with the learner
+                  in it; 205 of an engine, 255 of a learner, 32 of a worker of environments, each in a process of its
+                  own; files of libraries, which all of them share, 115; 1.4 GiB of a vLLM server on its host
+    loading       each rank, and a learner on a GPU, reads the whole model in float32 on its host; what that is more
+                  than the run holds there later
+    activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 4 W + 3 K + heads x length) + 2 H) x 4 bytes; with
+                  activation checkpointing x (L H + that of one layer + 2 H). The length is max_tokens, or in
+                  fine-tuning that of the longest sequence. Where tokens x V are few enough for one piece, 2 V more.
+                  Each rank has its own
+
+Each vLLM server that is started holds weights of its own; those of base_url are not counted. Where the config asks for
+more GPUs than are here, it is estimated for a machine that has them.
+
+V tokens of the vocabulary, H hidden size, I intermediate size (of all experts for parameters, of those that a token
+goes to for activations), L layers, W and K the widths of all query and of all key heads. The scores of attention, heads
+x length, are held up to a length of 1024. Data of environments is not in it. Fine-tuning is estimated in
+`plan.py`, by the same parts. docs/design/log.md has what runs used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from whet.inference.architecture import Architecture
+from whet.inference.loading import base_of_adapter
+from whet.inference.model_names import on_this_machine
+from whet.inference.weights.gguf_cache import source_of
+from whet.rl.config import RunConfig
+from whet.rl.learner.config import EAGER_KEYS, LOGITS_AT_ONCE, LoraConfig
+from whet.rl.sections.inference import InferenceConfig
+from whet.rl.sections.training import TrainingConfig
+from whet.rl.sft.config import SftConfig
+
+WEIGHTS, CACHE, HANDED_OVER = "sampler: weights", "sampler: KV cache", "handed over"
+MAPPED, MERGED, MOVED = "base, mapped", "adapter merged in", "learner while the engine has the device"
+MOST_FILES = 3
+"""Of published weights at once: the newest, the one before it, and the next one while it is written."""
+PROCESSES, OTHER_RANKS, LOADING = "Python and libraries", "activations of other ranks", "whole model while it loads"
+LIBRARIES, RUN, WITH_LEARNER, WORKER, SERVER = (mib << 20 for mib in (115, 235, 85, 32, 1434))
+ENGINE_PROCESS, LEARNER_PROCESS = 205 << 20, 255 << 20
+"""Bytes of host memory after the imports: of files that all processes map, of the run, of what a learner adds to it, of
+a worker, of vLLM, and of processes for engine and learner."""
+
+
+def learner_apart(config: RunConfig | SftConfig) -> bool:
+    """Whether the learner is in a process, or in ranks, of its own."""
+    return config.learner_process or (isinstance(config, RunConfig) and config.asynchronous)
+
+
+def process_bytes(config: RunConfig | SftConfig) -> dict[str, int]:
+    """Host memory of the processes of a run, without models and data, by the names of `by_process`."""
+    sizes = {"shared": LIBRARIES, "main": RUN}
+    if learner_apart(config):
+        sizes["learner"] = config.ranks * LEARNER_PROCESS
+    else:
+        sizes["main"] += WITH_LEARNER
+    if isinstance(config, RunConfig):
+        sizes["engine"] = ENGINE_PROCESS * config.engine_process
+        workers = len(config.env) * config.workers_per_env if config.workers_per_env > 1 else 0
+        servers = config.gpus.servers if config.engine == "vllm" and not config.inference.base_url else 0
+        sizes["others"] = workers * WORKER + servers * SERVER
+    return {name: size for name, size in sizes.items() if size}
+
+
+def host_parts(
+    arch: Architecture, config: RunConfig | SftConfig, devices: Mapping[str, str], memory: dict[str, int]
+) -> dict[str, int]:
+    """What comes on top of the model's parts in `memory`, in the memory of the host."""
+    parts = {PROCESSES: sum(process_bytes(config).values())}
+    on_gpu = devices["learner"].startswith("cuda")
+    if config.ranks > 1 and not on_gpu:
+        parts[OTHER_RANKS] = (config.ranks - 1) * memory["learner: activations"]
+    if on_gpu and config.deployment.colocate:
+        parts[MOVED] = staying_bytes(memory)
+    if config.ranks > 1 or (on_gpu and not config.packed_base):
+        later = host_bytes(memory | parts, devices) - parts[PROCESSES]
+        parts[LOADING] = max(0, config.ranks * parameter_count(arch) * 4 - later)
+    return {name: size for name, size in parts.items() if size}
+
+
+def host_bytes(memory: Mapping[str, int], devices: Mapping[str, str]) -> int:
+    """What of these parts is in the memory of the host: all that is not on a GPU."""
+    return sum(size for name, size in memory.items() if not devices.get(name.partition(":")[0], "").startswith("cuda"))
+
+
+def by_process(config: RunConfig | SftConfig, devices: Mapping[str, str], memory: Mapping[str, int]) -> dict[str, int]:
+    """What `memory` is on the host, by the process that has it: main, learner, engine, others; what is shared apart."""
+    sizes = process_bytes(config)
+    learner, engine = "learner" if learner_apart(config) else "main", "main"
+    if isinstance(config, RunConfig):
+        engine = "others" if config.engine == "vllm" else "engine" if config.engine_process else "main"
+    for name, size in memory.items():
+        part = name.partition(":")[0]
+        if name == PROCESSES or devices.get(part, "").startswith("cuda"):
+            continue
+        role = engine if part == "sampler" or name == MERGED else learner
+        if name in (HANDED_OVER, MAPPED) or (name == WEIGHTS and engine != "others" and config.lora is None):
+            role = "shared"
+        sizes[role] = sizes.get(role, 0) + size
+    if config.deployment.colocate and not devices["learner"].startswith("cuda"):
+        sizes[learner] -= min(_sampling(memory), _passing(memory))
+    return sizes
+
+
+PASSING = ("learner: gradients", "learner: activations")
+"""What a learner holds between two updates only."""
+
+
+def turns_peak(memory: Mapping[str, int], *, on_cpu: bool) -> int | None:
+    """Most bytes of a device on which engine and learner take turns; None where the model is not known."""
+    if not memory:
+        return None
+    sampling, passing, staying = _sampling(memory), _passing(memory), staying_bytes(memory)
+    return staying + max(sampling, passing) if on_cpu else max(sampling, staying + passing)
+
+
+def staying_bytes(memory: Mapping[str, int]) -> int:
+    """What a learner holds from one step to the next."""
+    return sum(size for key, size in memory.items() if key.startswith("learner: ") and key not in PASSING)
+
+
+def _sampling(memory: Mapping[str, int]) -> int:
+    return sum(size for key, size in memory.items() if key.startswith("sampler: "))
+
+
+def _passing(memory: Mapping[str, int]) -> int:
+    return sum(memory.get(key, 0) for key in PASSING)
+
+
+def parameter_count(arch: Architecture) -> int:
+    """Of the whole model."""
+    hidden, query, keys = _widths(arch)
+    attention = hidden * (2 * query + 2 * keys)
+    attention += {None: 0, "head": 2 * arch.head_dim, "width": query + keys}[arch.qk_norm]
+    attention += (query + 2 * keys if arch.qkv_bias else 0) + (hidden if arch.output_bias else 0)
+    dense = 3 * hidden * arch.intermediate_size + (2 * arch.intermediate_size + hidden if arch.mlp_bias else 0)
+    mixed = sparse = 0
+    if arch.experts is not None:
+        mixed = len(arch.experts.layers)
+        sparse = arch.experts.count * (3 * hidden * arch.experts.intermediate_size + hidden)
+    norms = hidden * sum(name is not None for name in arch.norms)
+    layers = arch.num_layers * (attention + norms) + (arch.num_layers - mixed) * dense + mixed * sparse
+    return layers + hidden + arch.vocab_size * hidden * (1 if arch.tied_embeddings else 2)
+
+
+def trained_count(arch: Architecture, lora: LoraConfig | None) -> int:
+    """All of them, or those of the adapter: rank x (in + out) of every layer that has one."""
+    if lora is None:
+        return parameter_count(arch)
+    hidden, query, keys = _widths(arch)
+    apart = {"q_proj": query, "k_proj": keys, "v_proj": keys}
+    widths = ({"qkv_proj": query + 2 * keys} if arch.fused_qkv else apart) | {"o_proj": query}
+    if arch.experts is None:  # with experts there are adapters at attention alone
+        inner = arch.intermediate_size
+        widths |= {"gate_up_proj": 2 * inner} if arch.fused_gate_up else {"gate_proj": inner, "up_proj": inner}
+        widths |= {"down_proj": inner}
+    own = widths if not lora.differs("target_modules") else [name for name in lora.target_modules if name in widths]
+    return lora.rank * arch.num_layers * sum(hidden + widths[name] for name in own)
+
+
+def _widths(arch: Architecture) -> tuple[int, int, int]:
+    """Of the hidden states, of all query heads and of all key heads."""
+    return arch.hidden_size, arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
+
+
+def memory_parts(arch: Architecture, config: RunConfig, *, on_gpu: bool = False) -> dict[str, int]:
+    """Bytes, by the formulas above; `on_gpu` says whether engines are on one."""
+    in_flight = min(config.max_concurrent, round(config.batch_size * max(1.0, config.oversampling_factor)))
+    most = config.sampling.max_tokens
+    engines = config.gpus.servers
+    files = handed_files(config, on_gpu=on_gpu)
+    parts = sampler_parts(arch, config.inference, config.lora, tokens=in_flight * most, engines=engines, files=files)
+    if config.lora is not None and config.engine == "embedded":
+        parts |= merging_parts(arch, config, config.inference)
+    parts |= learner_parts(arch, config, tokens=config.learner.micro_batch_tokens, length=most)
+    if config.algorithm.kl_coef and not (config.lora is not None and config.algorithm.reference == "initial"):
+        parts["learner: reference"] = parameter_count(arch) * _held_bytes(config)
+    return parts
+
+
+def run_memory(arch: Architecture, config: RunConfig, devices: Mapping[str, str]) -> dict[str, int]:
+    """All that a run holds, by what it is for."""
+    parts = memory_parts(arch, config, on_gpu=devices["sampler"].startswith("cuda"))
+    return parts | host_parts(arch, config, devices, parts)
+
+
+def handed_files(config: RunConfig, *, on_gpu: bool) -> int:
+    """Files of weights on their way, at most; not the one that an embedded engine on a CPU samples from."""
+    files = 1 if config.deployment.colocate else 2 if config.engine == "embedded" else MOST_FILES
+    return files - (config.engine == "embedded" and config.lora is None and not on_gpu)
+
+
+def sampler_parts(
+    arch: Architecture,
+    inference: InferenceConfig,
+    lora: LoraConfig | None,
+    *,
+    tokens: int,
+    engines: int = 1,
+    files: int = 1,
+) -> dict[str, int]:
+    """Of engines that hold so many tokens at once, all together, and `files` that they are handed; 0 engines are
+    elsewhere."""
+    sampled = 2 if inference.dtype == "bfloat16" else 4
+    handed = handed_bytes(arch, inference, lora)
+    held = {
+        WEIGHTS: parameter_count(arch) * sampled * engines,
+        CACHE: tokens * arch.kv_values_per_token * sampled,
+    }
+    return {**(held if engines else {}), HANDED_OVER: files * handed}
+
+
+def merging_parts(arch: Architecture, config: TrainingConfig, inference: InferenceConfig) -> dict[str, int]:
+    """Of an embedded engine that adapters are merged into, and of the base's files."""
+    count, directory = parameter_count(arch), on_this_machine(config.model)
+    if config.packed_base:
+        source = None if directory is None else source_of(directory)
+        return {WEIGHTS: 0, MAPPED: 0 if source is None else source.stat().st_size}
+    files = () if directory is None else (base_of_adapter(directory) or directory).glob("*.safetensors")
+    embeddings = arch.vocab_size * arch.hidden_size * (1 if arch.tied_embeddings else 2)
+    return {
+        "sampler: next weights": count * (2 if inference.dtype == "bfloat16" else 4),
+        MAPPED: sum(file.stat().st_size for file in files) * (2 if _held_bytes(config) == 2 else 1),
+        MERGED: (count - embeddings) * 4,
+    }
+
+
+def handed_bytes(arch: Architecture, inference: InferenceConfig, lora: LoraConfig | None) -> int:
+    """Of the weights that engines are given for a step."""
+    if lora is not None:
+        return trained_count(arch, lora) * 4
+    return parameter_count(arch) * (2 if inference.dtype == "bfloat16" else 4)
+
+
+def learner_parts(arch: Architecture, config: TrainingConfig, *, tokens: int, length: int) -> dict[str, int]:
+    """Of a learner whose micro-batches have so many tokens, in sequences of this length."""
+    trained = trained_count(arch, config.lora)
+    adapter = 0 if config.lora is None else trained
+    held = _held_bytes(config)
+    return {
+        "learner: weights": parameter_count(arch) * held + adapter * 4,
+        **({"learner: masters": trained * 4} if config.learner.weights_dtype == "bfloat16" else {}),
+        "learner: gradients": trained * 4,
+        "learner: optimiser": optimiser_bytes(arch, config, trained),
+        "learner: activations": tokens * _kept_per_token(arch, config, tokens, length) * 4,
+    }
+
+
+def _held_bytes(config: TrainingConfig) -> int:
+    """Of a parameter that the model computes with; of a packed base none is held."""
+    if config.packed_base:
+        return 0
+    dtype = config.learner.weights_dtype if config.lora is None else config.learner.base_dtype
+    return 2 if dtype == "bfloat16" else 4
+
+
+def optimiser_bytes(arch: Architecture, config: TrainingConfig, trained: int) -> int:
+    """Of the optimiser's states of so many trained parameters."""
+    kind = config.optimizer.type
+    if kind != "muon":
+        return trained * (8 if kind == "adamw" else 4)
+    rest = 0 if config.lora is not None else arch.vocab_size * arch.hidden_size * (1 if arch.tied_embeddings else 2)
+    return (trained - rest) * 4 + rest * 8
+
+
+def _kept_per_token(arch: Architecture, config: TrainingConfig, tokens: int, length: int) -> int:
+    """Numbers that one token leaves for the backward pass."""
+    inner = arch.intermediate_size if arch.experts is None else arch.experts.intermediate_size * arch.experts.per_token
+    widths = (4 * arch.num_heads + 3 * arch.num_kv_heads) * arch.head_dim
+    layer = 4 * arch.hidden_size + 4 * inner + widths + (arch.num_heads * length if length <= EAGER_KEYS else 0)
+    ends = 2 * arch.hidden_size + (2 * arch.vocab_size if tokens * arch.vocab_size <= LOGITS_AT_ONCE else 0)
+    if config.learner.activation_checkpointing:
+        return arch.num_layers * arch.hidden_size + layer + ends
+    return arch.num_layers * layer + ends
+
+
+def size_text(size: int) -> str:
+    """`1.50 GiB`."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
