@@ -11,7 +11,7 @@ from typing import Any
 
 from whet.inference.architecture import read_architecture
 from whet.rl.config import RunConfig
-from whet.rl.estimate import memory_parts, size_text
+from whet.rl.memory import memory_parts, size_text
 from whet.rl.placement import placement
 from whet.rl.sections.spellings import canonical
 from whet.rl.step_time import ASSUMED, gpu_rates, seconds_text, step_time

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from whet.system import memory
-from whet.system.memory import Held, PeakMemory, common_bytes, memory_available, memory_limit
+from whet.system.memory import HeldMemory, PeakMemory, common_bytes, memory_available, memory_limit
 
 MIB = 1 << 20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="peaks are kept by Linux")
@@ -48,7 +48,7 @@ def test_without_proc_it_is_this_process_alone(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_processes_of_one_program_share_counts_once() -> None:
-    processes = [Held(1, 100, 7, "python"), Held(2, 90, 9, "python"), Held(3, 30, 0, "vllm")]
+    processes = [HeldMemory(1, 100, 7, "python"), HeldMemory(2, 90, 9, "python"), HeldMemory(3, 30, 0, "vllm")]
     assert common_bytes(processes) == 9 + 100 + 30
     assert common_bytes(processes, shared=20) == 20 + 100 + 30
 

@@ -1,6 +1,6 @@
 """Memory as Linux counts it: of processes, now and at their peak, and what this process may have of the machine's.
 
-PeakMemory().take()   {process id: Held} of this process and its descendants, each at its peak since the last call
+PeakMemory().take()   {process id: HeldMemory} of this process and its descendants, each at its peak since the last call
 common_bytes(held)    what they share, which counts once
 """
 
@@ -36,7 +36,7 @@ def memory_share(pid: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMemory:
     """Resident bytes of a process."""
 
     own: int
@@ -69,11 +69,11 @@ class PeakMemory:
                 resident = _counts(Path(f"/proc/{pid}/status")).get("VmRSS", 0)
                 self._polled[pid] = max(resident, self._polled.get(pid, 0))
 
-    def take(self) -> dict[int, Held]:
+    def take(self) -> dict[int, HeldMemory]:
         """The peak of each process since the last call. A process that ended meanwhile is not in it."""
         self.poll()
         with self._lock:
-            held, polled, self._polled = dict[int, Held](), self._polled, {}
+            held, polled, self._polled = dict[int, HeldMemory](), self._polled, {}
         for pid in family(os.getpid()):
             counts = _counts(Path(f"/proc/{pid}/status"))
             if "VmRSS" not in counts:
@@ -83,15 +83,15 @@ class PeakMemory:
             program = f"{pid}"
             with contextlib.suppress(OSError):
                 program = os.readlink(f"/proc/{pid}/exe")
-            held[pid] = Held(max(peak, counts["VmRSS"]) - files - shared, files, shared, program)
+            held[pid] = HeldMemory(max(peak, counts["VmRSS"]) - files - shared, files, shared, program)
         if not held:
             unit = 1 if sys.platform == "darwin" else 1024
             whole = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-            held[os.getpid()] = Held(whole, 0, 0, "")
+            held[os.getpid()] = HeldMemory(whole, 0, 0, "")
         return held
 
 
-def common_bytes(processes: Iterable[Held], shared: int = 0) -> int:
+def common_bytes(processes: Iterable[HeldMemory], shared: int = 0) -> int:
     """Bytes of files that processes of one program map, and of shared memory (`shared` at least), each once."""
     files: dict[str, int] = defaultdict(int)
     for held in processes:
