@@ -148,7 +148,7 @@ def _changes(config: RunConfig | SftConfig, memory: Mapping[str, int], *, on_gpu
     if activations > whole and not learner.activation_checkpointing:
         changes.append("learner.activation_checkpointing = true")
     if activations > whole:
-        changes.append(f"learner.micro_batch_tokens = {max(1, learner.micro_batch_tokens // 2)}")
+        changes.append(f"learner.micro_batch_tokens = {max(1, learner.tokens_at_once // 2)}")
     if memory.get(CACHE, 0) > whole:
         changes.append("a smaller max_concurrent")
     if on_gpu:

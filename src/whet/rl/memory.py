@@ -11,9 +11,11 @@
     taking turns  with colocate the device holds what learning or what sampling takes, whichever is more. A learner on a
                   GPU moves weights, masters and optimiser to host memory meanwhile; one on a CPU keeps them. Files are
                   handed over once
-    adapters      an embedded engine keeps the base's file mapped, merges in float32 (4 x parameters of layers) and
-                  packs new weights while the old ones sample; a learner whose base is bfloat16 maps it once more. Of a
-                  packed base engine and learner have the GGUF file mapped, and nothing else of it
+    adapters      an embedded engine samples with the learner's base, which a process of its own shares where the file
+                  has base_dtype. A small base, one of experts, and one that takes turns: it keeps the file mapped,
+                  merges in float32 (4 x parameters of layers) and packs new weights while the old ones sample; a
+                  learner whose base is bfloat16 maps it once more. Of a packed base engine and learner have the GGUF
+                  file mapped, and nothing else of it
     processes     Python, torch and other libraries with what malloc keeps: 235 MiB of the run, 85 more with the learner
                   in it; 205 of an engine, 255 of a learner, 32 of a worker of environments, each in a process of its
                   own; files of libraries, which all of them share, 115; 1.4 GiB of a vLLM server on its host
@@ -37,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from whet.inference.architecture import Architecture
+from whet.inference.architecture import COPIED, Architecture
 from whet.inference.loading import base_of_adapter
 from whet.inference.model_names import on_this_machine
 from whet.inference.weights.gguf_cache import source_of
@@ -188,7 +190,7 @@ def memory_parts(arch: Architecture, config: RunConfig, *, on_gpu: bool = False)
     parts = sampler_parts(arch, config.inference, config.lora, tokens=in_flight * most, engines=engines, files=files)
     if config.lora is not None and config.engine == "embedded":
         parts |= merging_parts(arch, config, config.inference)
-    parts |= learner_parts(arch, config, tokens=config.learner.micro_batch_tokens, length=most)
+    parts |= learner_parts(arch, config, tokens=config.learner.tokens_at_once, length=most)
     if config.algorithm.kl_coef and not (config.lora is not None and config.algorithm.reference == "initial"):
         parts["learner: reference"] = parameter_count(arch) * _held_bytes(config)
     return parts
@@ -233,6 +235,11 @@ def merging_parts(arch: Architecture, config: TrainingConfig, inference: Inferen
         source = None if directory is None else source_of(directory)
         return {WEIGHTS: 0, MAPPED: 0 if source is None else source.stat().st_size}
     files = () if directory is None else (base_of_adapter(directory) or directory).glob("*.safetensors")
+    if arch.experts is None and count > COPIED and not config.deployment.colocate:  # see `frozen_base.py`
+        base = count * _held_bytes(config)
+        as_it_is = abs(sum(file.stat().st_size for file in files) - base) < base // 8  # then processes share it
+        apart = isinstance(config, RunConfig) and config.engine_process
+        return {WEIGHTS: base if apart and not as_it_is else 0}
     embeddings = arch.vocab_size * arch.hidden_size * (1 if arch.tied_embeddings else 2)
     return {
         "sampler: next weights": count * (2 if inference.dtype == "bfloat16" else 4),
@@ -286,7 +293,8 @@ def _kept_per_token(arch: Architecture, config: TrainingConfig, tokens: int, len
     layer = 4 * arch.hidden_size + 4 * inner + widths + (arch.num_heads * length if length <= EAGER_KEYS else 0)
     ends = 2 * arch.hidden_size + (2 * arch.vocab_size if tokens * arch.vocab_size <= LOGITS_AT_ONCE else 0)
     if config.learner.activation_checkpointing:
-        return arch.num_layers * arch.hidden_size + layer + ends
+        inputs = arch.num_layers * arch.hidden_size
+        return (inputs // 2 if config.learner.dtype == "bfloat16" else inputs) + layer + ends
     return arch.num_layers * layer + ends
 
 
