@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from whet.service.runner import machine
+from whet.system.memory import memory_limit
 
 GIB = 1 << 30
 
@@ -29,7 +30,7 @@ def test_the_smallest_limit_above_a_process_counts(tmp_path: Path) -> None:
         "sys/fs/cgroup/box/inner/cpu.max": "max 100000\n",
     }
     root = system(tmp_path, "0::/box/inner\n", limits)
-    assert machine.memory(root) == 4 * GIB
+    assert memory_limit(root) == 4 * GIB
     assert machine.cores(root) == 0.5
 
 
@@ -40,13 +41,13 @@ def test_limits_of_version_1(tmp_path: Path) -> None:
         "sys/fs/cgroup/cpu/box/cpu.cfs_period_us": "100000\n",
     }
     root = system(tmp_path, "5:memory:/box\n4:cpu,cpuacct:/box\n", limits)
-    assert machine.memory(root) == 2 * GIB
+    assert memory_limit(root) == 2 * GIB
     assert machine.cores(root) == 0.25
 
 
 def test_without_limits_all_of_the_machine(tmp_path: Path) -> None:
     root = system(tmp_path, "0::/\n", {})
-    assert machine.memory(root) == 8 * GIB
+    assert memory_limit(root) == 8 * GIB
     assert machine.cores(root) == (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
 
 
