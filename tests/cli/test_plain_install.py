@@ -94,6 +94,7 @@ NEED = {
     "gepa run reverse-text": "gepa",
     "hub serve": "hub",
     "hub recover": "hub",
+    "tinker serve": "tinker",
     "service up": "service",
     "service api": "service",
     "service runner": "service",
@@ -107,6 +108,7 @@ NEED = {
 SAY = {
     "view": "needs a terminal",
     "login --hub http://127.0.0.1:9": "cannot be reached",
+    "tinker status": "TINKER_API_KEY holds no key",
     "train stop a": "is not running",
     "train restart a": "train resume",
     "train delete a": "rm -r",

@@ -26,7 +26,7 @@ if "bigram" not in sys.modules:
     sys.modules["bigram"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules["bigram"])
 bigram: Any = sys.modules["bigram"]
-BASE = ServedBase("bigram", TokenLimits(bigram.VOCABULARY, 64), ("q_proj",), ("up_proj",), ("lm_head",))
+BASE = ServedBase("bigram", TokenLimits(bigram.VOCABULARY, 64), ("q_proj",), ("up_proj",), ("lm_head",), "bigram")
 
 
 @dataclass
@@ -38,10 +38,10 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(data: Path, port: int = 0, **limits: Any) -> Iterator[Served]:
+def serving(data: Path, port: int = 0, base_and_bank: Any = None, **limits: Any) -> Iterator[Served]:
     """A running server."""
-    bank = bigram.BigramBank()
-    opened = open_server(data, BASE, bank, limits=TinkerLimits(**limits))
+    base, bank = base_and_bank or (BASE, bigram.BigramBank())
+    opened = open_server(data, base, bank, limits=TinkerLimits(**limits))
     with listen("127.0.0.1", port) as listening, opened as (server, key):
         options = uvicorn.Config(create_tinker_app(server), log_level="warning", lifespan="off")
         options.timeout_graceful_shutdown = 1

@@ -8,9 +8,30 @@ from pathlib import Path
 
 from whet.hub.opening import UPSTREAM, open_hub
 from whet.hub.storage.database import migrate
+from whet.inference.architecture import Architecture
+from whet.inference.model_names import find_local, resolve_model
+from whet.inference.plain.family import describe
+from whet.rl.learner.adapters.bank import AdapterBank
+from whet.rl.learner.config import LearnerConfig, Precision
+from whet.rl.learner.make import Base, make_bank
 from whet.tinker.server import Bank, ServedBase, TinkerLimits, TinkerServer
 from whet.tinker.storage.tables import TINKER_SCHEMA
 from whet.tinker.trainer import Trainer
+from whet.tinker.wire import TokenLimits
+
+
+def load_base(
+    model: str, *, device: str = "auto", dtype: Precision = "auto", held: Base = "dense"
+) -> tuple[ServedBase, AdapterBank]:
+    """A model, and the adapters over it. Raises `ModelLoadError`, `ConfigError` for a device that is not there."""
+    directory = resolve_model(model)
+    arch = describe(directory)
+    bank = make_bank(directory, computation=LearnerConfig(device=device, dtype=dtype), base=held)
+    assert isinstance(arch, Architecture)  # as `make_bank` checks
+    local = find_local(model) is not None
+    limits = TokenLimits(arch.vocab_size, arch.max_context)
+    base = ServedBase(model, limits, **bank.targets, tokenizer=str(directory) if local else model)
+    return base, bank
 
 
 @contextlib.contextmanager

@@ -37,12 +37,14 @@ class ServedBase:
     """The base model that all adapters are on."""
 
     name: str
-    """As clients name it; they load the tokenizer by it."""
+    """As clients name it."""
     limits: TokenLimits
     attention: tuple[str, ...]
     """Names of the linear layers that `train_attn` stands for; likewise the next two."""
     mlp: tuple[str, ...]
     unembedding: tuple[str, ...]
+    tokenizer: str
+    """Where clients load the tokenizer from: a name on the Hugging Face hub, or a folder of this machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,12 +120,12 @@ def _check_spec(server: TinkerServer, session: Session, spec: dict[str, Any]) ->
 
 
 @router.post("/get_info")
-def get_info(call: Reading, request: types.GetInfoRequest) -> dict[str, Any]:
+def get_info(call: Reading, server: Server, request: types.GetInfoRequest) -> dict[str, Any]:
     with call.read() as opened:
         session, owner = session_owner(opened)
         row = model_of(session, owner, request.model_id)
     name = row.base_model
-    data = {"model_name": name, "tokenizer_id": name}
+    data = {"model_name": name, "tokenizer_id": server.base.tokenizer}
     answer = {"type": "get_info", "model_data": data, "model_id": row.id, "model_name": name}
     return {**answer, "is_lora": True, "lora_rank": row.spec["rank"]}
 
