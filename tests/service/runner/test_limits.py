@@ -100,7 +100,7 @@ def test_folder_is_measured_again_once_its_file_system_has_lost_room(watch: Any,
 
 
 def test_shared_memory_counts() -> None:
-    from whet.system.children import memory_share, own_memory
+    from whet.system.memory import memory_share, own_memory
 
     if sys.platform != "linux":
         pytest.skip("processes are looked for in /proc, which is not here")
