@@ -2,6 +2,7 @@
 
     python benchmarks/gpu_learner.py [--tokens 16384] [--length 2048] [--steps 10] [--activation-checkpointing]
     python benchmarks/gpu_learner.py --device cpu --small          # the same code at a small shape, anywhere
+    python benchmarks/gpu_learner.py --experts [--device cpu --small]    # a layer of 128 experts instead
 
 Random weights; a batch is `--tokens` tokens in rollouts of `--length`, each of a prompt of its own that is an eighth of
 it, in one micro-batch. A step is forward, the default loss, backward and AdamW. On a GPU the weights are bfloat16 with
@@ -9,6 +10,10 @@ float32 masters, and attention is the kernel for runs of many lengths; on a CPU 
 and weights are not published: this is the learner alone.
 
     flops of a step = 6 (P_layers T + P_head N) + 6 L W sum of s^2      MFU = flops / seconds / peak
+
+A layer of experts is computed by grouped products, as the learner does it, and expert by expert over unbound views of
+the stacks, in turns: forward and backward, the ratio of each pair, how far gradients are apart, and whether the grouped
+form ever waits for the GPU. With --small experts are 64 wide instead of 2048, and tokens 512 instead of 4096.
 
 P are the parameters that a token is multiplied with (embeddings are looked up), T tokens that are computed, N those
 that are trained, L layers, W the width of all query heads, s the length of a rollout. Attention counts as causal (half
@@ -24,13 +29,17 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from whet.inference.decoding.functions import mix_experts, route
 from whet.rl.data.batch import PackedBatch, TokenSequence, pack
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
@@ -151,6 +160,79 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+EXPERTS, PER_TOKEN = 128, 8
+
+
+def unbound(x_ND: Tensor, chosen_NK: Tensor, weights_NK: Tensor, gate_up_EDI: Tensor, down_EID: Tensor) -> Tensor:
+    """What `mix_experts` computes, expert by expert."""
+    mixed_ND = torch.zeros_like(x_ND)
+    for expert, (gate_up, down) in enumerate(zip(gate_up_EDI.unbind(), down_EID.unbind(), strict=True)):
+        tokens, places = (chosen_NK == expert).nonzero(as_tuple=True)
+        gate, up = (x_ND[tokens] @ gate_up).chunk(2, dim=-1)
+        made = (F.silu(gate) * up) @ down * weights_NK[tokens, places, None].to(x_ND.dtype)
+        mixed_ND = mixed_ND.index_add(0, tokens, made)
+    return mixed_ND
+
+
+def measure_experts(options: argparse.Namespace) -> dict[str, Any]:
+    """One layer of experts, forward and backward, in both forms."""
+    on_gpu = options.device == "cuda"
+    hidden, inner, tokens = (64, 32, 512) if options.small else (2048, 768, 4096)
+    dtype = torch.bfloat16 if on_gpu else torch.float32
+    draw = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw).to(options.device, dtype)
+
+    leaves = [random(tokens, hidden), random(EXPERTS, hidden, 2 * inner), random(EXPERTS, inner, hidden)]
+    leaves = [(0.1 * leaf).requires_grad_() for leaf in leaves]
+    logits_NE = torch.randn(tokens, EXPERTS, generator=draw).to(options.device)
+    chosen_NK, weights_NK = route(logits_NE, PER_TOKEN, normalise=True)
+    passing_back = random(tokens, hidden)
+
+    def step(form: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+        x_ND, gate_up_EDI, down_EID = leaves
+        return torch.autograd.grad(form(x_ND, chosen_NK, weights_NK, gate_up_EDI, down_EID), leaves, passing_back)
+
+    forms = {"grouped": mix_experts, "unbound": unbound}
+    grouped, expected = map(step, forms.values())
+    apart = [
+        float((one - other).float().norm() / other.float().norm()) for one, other in zip(grouped, expected, strict=True)
+    ]
+    waits = None
+    if on_gpu:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            step(mix_experts)
+            waits = False
+        except RuntimeError:
+            waits = True
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    clock = time.perf_counter if on_gpu else time.process_time
+    seconds: dict[str, list[float]] = {name: [] for name in forms}
+    for _ in range(options.warmup + options.steps):
+        for name, form in forms.items():
+            _wait(on_gpu)
+            started = clock()
+            step(form)
+            _wait(on_gpu)
+            seconds[name].append(clock() - started)
+    counted = {name: every[options.warmup :] for name, every in seconds.items()}
+    return {
+        "benchmark": "gpu_learner experts",
+        "device": torch.cuda.get_device_name() if on_gpu else "cpu",
+        "experts": EXPERTS,
+        "hidden": hidden,
+        "tokens": tokens,
+        "grouped_s": statistics.median(counted["grouped"]),
+        "unbound_s": statistics.median(counted["unbound"]),
+        "ratio": statistics.median(a / b for a, b in zip(counted["grouped"], counted["unbound"], strict=True)),
+        "gradients_apart": max(apart),
+        "grouped_waits_for_gpu": waits,
+    }
+
+
 def _wait(on_gpu: bool) -> None:
     if on_gpu:
         torch.cuda.synchronize()
@@ -181,6 +263,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=10, help="steps that count")
     parser.add_argument("--warmup", type=int, default=3, help="steps before those")
     parser.add_argument("--activation-checkpointing", action="store_true")
+    parser.add_argument("--experts", action="store_true", help="a layer of experts instead of a whole step")
     parser.add_argument("--peak", type=float, help="the device's peak in TFLOP/s, where its name is not known here")
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
@@ -189,8 +272,12 @@ def main(arguments: list[str] | None = None) -> None:
     options.length = options.length or options.tokens // 8
     if min(options.length, options.steps) < 1 or options.length < 2 or options.tokens % options.length:
         sys.exit("--tokens has to be a multiple of --length, a rollout has at least 2 tokens, and a step has to count")
-    result = measure(options)
-    print(table(result))
+    if options.experts:
+        result = measure_experts(options)
+        print("\n".join(f"{name:26}{value}" for name, value in result.items()))
+    else:
+        result = measure(options)
+        print(table(result))
     print("\n" + json.dumps(result))
 
 

@@ -530,6 +530,9 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "optimizer.decay_start": InPart(learned, "0.6", COSINE),
     "optimizer.min_lr_ratio": InPart(learned, "0.5", COSINE),
     "learner.ranks": InPart(lambda config: [part.process for part in plan_training(config).placement.parts], "2"),
+    "learner.shard_ranks": InPart(
+        lambda config: [part.holds for part in plan_training(config).placement.parts], "2", ("--learner.ranks", "4")
+    ),
     "learner.rank_timeout_seconds": InPart(
         lambda config: made(config, "local_ranks")["timeout_s"], "30", ("--learner.ranks", "2")
     ),

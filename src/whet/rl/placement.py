@@ -13,6 +13,7 @@ from typing import Literal
 
 from whet.rl.config import RunConfig
 from whet.rl.memory import size_text, turns_peak
+from whet.rl.sections.training import TrainingConfig
 from whet.rl.sft.config import SftConfig
 
 SHARED_GPU = 0.5
@@ -91,7 +92,7 @@ def placement(
     learning = _gpus_of(devices["learner"], config.ranks)
     learner = "learner" if config.asynchronous else "run"
     parts = _rollouts(config, memory.get("handed over"))
-    parts += _learners(learner, devices["learner"], config.ranks, memory)
+    parts += _learners(learner, devices["learner"], config, memory)
     if config.engine == "embedded":
         parts += _engines(config, devices["sampler"], learning, memory)
     elif config.inference.base_url:
@@ -104,7 +105,7 @@ def placement(
 
 def _parts_of_fine_tuning(config: SftConfig, devices: Mapping[str, str], memory: Mapping[str, int]) -> list[PlacedPart]:
     parts = [PlacedPart("rollouts", "run", "cpu", (), "data, records", None)]
-    parts += _learners("run", devices["learner"], config.ranks, memory)
+    parts += _learners("run", devices["learner"], config, memory)
     if "sampler" in devices:
         kind, gpus = devices["sampler"].partition(":")[0], _gpus_of(devices["sampler"], 1)
         parts.append(PlacedPart("engine", "run", kind, gpus, SAMPLING, _sampling_bytes(memory, 1)))
@@ -141,11 +142,12 @@ def _gpus_of(device: str, count: int) -> tuple[int, ...]:
     return tuple(range(int(first or 0), int(first or 0) + max(1, count))) if kind == "cuda" else ()
 
 
-def _learners(process: str, device: str, ranks: int, memory: Mapping[str, int]) -> list[PlacedPart]:
+def _learners(process: str, device: str, config: TrainingConfig, memory: Mapping[str, int]) -> list[PlacedPart]:
     """The learner in `process`, or its ranks in processes of their own."""
+    ranks, shards = config.ranks, config.learner.shard_ranks or config.ranks
     gpus = _gpus_of(device, ranks)
     names = [process] if ranks == 1 else [f"learner rank {rank}" for rank in range(ranks)]
-    return [_learner(name, device, gpus[rank : rank + 1], ranks, memory) for rank, name in enumerate(names)]
+    return [_learner(name, device, gpus[rank : rank + 1], shards, memory) for rank, name in enumerate(names)]
 
 
 def _learner(name: str, device: str, gpus: tuple[int, ...], ranks: int, memory: Mapping[str, int]) -> PlacedPart:

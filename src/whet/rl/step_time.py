@@ -6,7 +6,8 @@
     learning     (6 P T + 12 W L pairs) / (ranks x products); 4 P T under an adapter, 2 P T more for each layer that is
                  computed again (activation checkpointing) and for a reference
     gathering    with R ranks, for each micro-batch: the weights for the forward and for the backward pass, and the
-                 gradients, (R - 1) / R of the bytes over the link; on GPUs it runs while the rank computes
+                 gradients, (R - 1) / R of the bytes over the link; on GPUs it runs while the rank computes. With
+                 shard_ranks S the same with S, and the gradients summed over R / S groups: 2 (1 - S / R) / S of them
     update       weights, gradients and optimiser states of a rank, read and written once / memory
     weights      what is handed to engines, out of the learner's device and into that of each engine / host link; with
                  colocate, on a GPU, also what the learner moves to the host's memory and back
@@ -231,8 +232,12 @@ def _learning(arch: Architecture, config: RunConfig, rates: Rates, work: Work, r
     micro_batches = math.ceil(tokens / ranks / config.learner.tokens_at_once)
     held = config.learner.base_dtype if adapter else config.learner.weights_dtype
     each = 2 * parameter_count(arch) * _bytes(held) + 4 * trained_count(arch, config.lora)
-    link = rates.link if ranks <= GPUS_OF_A_HOST else min(rates.link, OF_PEAK_BYTES * NETWORK)
-    return operations / ranks / rates.products, micro_batches * each * (ranks - 1) / ranks / link
+    shards, network = config.learner.shard_ranks or ranks, min(rates.link, OF_PEAK_BYTES * NETWORK)
+    gathered = each * (shards - 1) / shards / (rates.link if shards <= GPUS_OF_A_HOST else network)
+    groups = ranks / shards
+    summed = 2 * 4 * trained_count(arch, config.lora) / shards * (groups - 1) / groups
+    summed /= rates.link if ranks <= GPUS_OF_A_HOST else network
+    return operations / ranks / rates.products, micro_batches * (gathered + summed)
 
 
 def _multiplied(arch: Architecture) -> int:

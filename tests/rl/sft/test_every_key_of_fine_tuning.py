@@ -332,6 +332,11 @@ KEYS: dict[str, Differs | Refused] = {
     "optimizer.decay_start": learner_options("0.5", "--optimizer.schedule", "cosine"),
     "optimizer.min_lr_ratio": learner_options("0.5", "--optimizer.schedule", "cosine"),
     "learner.ranks": Differs(lambda config: len(plan.plan_training(config).placement.parts), "2"),
+    "learner.shard_ranks": Differs(
+        lambda config: [part.holds for part in plan.plan_training(config).placement.parts],
+        "2",
+        ("--learner.ranks", "4"),
+    ),
     "learner.rank_timeout_seconds": Differs(lambda config: handed("local_ranks")(config)[1], "30", RANKS),
     "learner.max_restarts": Differs(restarts, "1", RANKS),
     "learner.micro_batch_tokens": learner_options("99"),

@@ -74,6 +74,12 @@ class LearnerConfig(StrictModel):
         ge=1,
         description="Processes that divide the learner among them (FSDP2). Absent: one for each GPU that learns.",
     )
+    shard_ranks: int | None = Field(
+        None,
+        ge=2,
+        description="Ranks that divide the model among them; other groups of as many hold the same (HSDP). As many as "
+        "a host has GPUs: weights are gathered within it. Absent: all ranks.",
+    )
     rank_timeout_seconds: float = Field(
         300.0,
         gt=0,

@@ -172,6 +172,11 @@ class TrainingConfig(StrictModel):
                 f"learner.rank_timeout_seconds = {learner.rank_timeout_seconds:g} has to be less than "
                 f"watchdog.act_seconds = {act:g}: otherwise the run is stopped before it is known which rank hangs"
             )
+        if learner.shard_ranks is not None and (ranks == 1 or ranks % learner.shard_ranks):
+            raise ValueError(
+                f"learner.shard_ranks = {learner.shard_ranks}: {ranks} rank{'s' * (ranks > 1)} cannot be divided into "
+                "groups of so many. Set it to a divisor of the number of ranks, or remove it."
+            )
         if ranks == 1 and learner.differs("rank_timeout_seconds"):
             raise ValueError("learner.rank_timeout_seconds would have no effect: the learner is one rank. Remove it.")
         if not self.learner_process and learner.differs("max_restarts"):

@@ -49,7 +49,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    started = Ranks(3, tmp_path_factory.mktemp("ranks"))
+    started = Ranks(4, tmp_path_factory.mktemp("ranks"))
     yield started
     started.close()
 

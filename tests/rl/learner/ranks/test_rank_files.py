@@ -129,6 +129,23 @@ def test_a_checkpoint_resumes_on_another_number_of_ranks(path, changes, models, 
     assert relative(moved, weights) < 1e-5
 
 
+@pytest.mark.parametrize("changes", TRAINED.values(), ids=TRAINED)
+def test_groups_that_hold_the_same_resume_what_one_process_saved_and_the_reverse(
+    changes, models, ranks, options, batch, tmp_path
+):
+    learning = Learning(models / "qwen3", options(**changes, shard_ranks=2), ranks, batch)
+    alone = Learning(models / "qwen3", options(**changes), ranks, batch)
+    expected, weights = alone.steps(None, 6)
+    saved = [tmp_path / "of one", tmp_path / "of groups"]
+    for path in saved:
+        path.mkdir()
+    found = alone.steps(None, 2, saved[0])[0] + learning.steps(4, 2, saved[1], saved[0])[0]
+    last, moved = alone.steps(None, 2, tmp_path, saved[1])
+    for (_, step), (_, expected_step) in zip(found + last, expected, strict=True):
+        assert step.grad_norm == pytest.approx(expected_step.grad_norm, rel=5e-6)
+    assert relative(moved, weights) < 1e-5
+
+
 def test_a_checkpoint_of_ranks_is_sealed_with_every_file(models, ranks, options, batch, tmp_path):
     learning = Learning(models / "qwen3", options(), ranks, batch)
     path = save_checkpoint(tmp_path, 2, lambda directory: learning.steps(2, 2, directory), keep=1)

@@ -49,6 +49,10 @@ CASES = {
     ),
     "kl to a model of transformers' own forward": Case(2, loss=KL, options={"reference": "{models}/gpt2"}),
     "lora, kl to its base": Case(3, loss=KL, options={"lora": LORA, "reference": "initial", "micro_batch_tokens": 20}),
+    "two groups that hold the same": Case(4, options={"shard_ranks": 2, "micro_batch_tokens": 20}),
+    "two groups, muon, lora's base": Case(
+        4, loss=KL, options={"shard_ranks": 2, "optimizer": MUON, "lora": LORA, "reference": "initial"}
+    ),
     "experts, replayed": Case(3, "experts", replayed=True, options={"activation_checkpointing": True}),
     "experts under lora": Case(2, "experts", options={"lora": LORA}),
     "transformers' own forward": Case(

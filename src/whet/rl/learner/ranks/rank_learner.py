@@ -81,6 +81,7 @@ def make_rank_learner(
         init_method=init_method,
         timeout_s=collective_timeout_s,
         phase=phase,
+        shard_ranks=computation.shard_ranks,
     )
     computation = computation.settled(adapter=lora is not None).model_copy(update={"device": device})
     parts = learner_parts(

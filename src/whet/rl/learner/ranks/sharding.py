@@ -1,8 +1,10 @@
 """A model whose parameters are divided among ranks (FSDP2), and what one rank can do with its part.
 
 Each decoder layer is gathered when it is computed and freed behind that; gradients are summed and divided among ranks
-micro-batch by micro-batch (reduce-scatter), never averaged, since losses are sums. whet's own forward pass does not
-call layers and model as modules, which is where FSDP2 gathers: `call_layer`, and `rank_learner.py` for the model, do.
+micro-batch by micro-batch (reduce-scatter), never averaged, since losses are sums. With groups of ranks that hold the
+same (HSDP), a layer is gathered within a group, and gradients are also summed over groups. whet's own forward pass
+does not call layers and model as modules, which is where FSDP2 gathers: `call_layer`, and `rank_learner.py` for the
+model, do.
 """
 
 from __future__ import annotations
@@ -44,8 +46,10 @@ class Sharding(Whole):
         init_method: str,
         timeout_s: float,
         phase: Callable[[str], None],
+        shard_ranks: int | None = None,
     ) -> None:
-        """Join the group: returns when all ranks are there. `phase` is called with what may wait for other ranks."""
+        """Join the group: returns when all ranks are there. `phase` is called with what may wait for other ranks. So
+        many `shard_ranks` in a row divide each parameter; the other groups of as many hold the same (HSDP)."""
         self.rank, self.ranks = rank, world_size
         self.device = device
         self.phase = phase
@@ -58,7 +62,11 @@ class Sharding(Whole):
             timeout=timedelta(seconds=timeout_s),
             device_id=None if device.type == "cpu" else device,
         )
-        self._mesh: DeviceMesh = init_device_mesh(device.type, (world_size,))
+        self._shards = shard_ranks or world_size
+        sizes = {"replicas": world_size // self._shards, "shards": self._shards}
+        if self._shards == world_size:
+            del sizes["replicas"]
+        self._mesh: DeviceMesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
     def shard(self, model: PreTrainedModel, dtype: torch.dtype, *, own: bool) -> None:
         """Keep this rank's part of each parameter alone, on the device. Parameters that are trained are float32; they
@@ -79,13 +87,14 @@ class Sharding(Whole):
 
     def rows(self, tensor: Tensor) -> slice | None:
         """Parameters are divided by rows, as evenly as whole rows are; the last ranks may have none."""
-        rows, each = len(tensor), -(-len(tensor) // self.ranks)
-        return slice(min(self.rank * each, rows), min((self.rank + 1) * each, rows))
+        number = self.rank % self._shards
+        rows, each = len(tensor), -(-len(tensor) // self._shards)
+        return slice(min(number * each, rows), min((number + 1) * each, rows))
 
     def norm(self, own: Tensor) -> Tensor:
         self.phase("gradient norm")
         squares = own.double().square()
-        dist.all_reduce(squares)
+        dist.all_reduce(squares, group=self._mesh.get_group("shards"))
         return squares.sqrt()
 
     def map_whole(self, function: Callable[[Tensor], Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
