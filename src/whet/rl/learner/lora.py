@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -32,7 +32,7 @@ from whet.inference.plain.weights import projections
 from whet.inference.protocol import WeightUpdate
 from whet.inference.weights.safetensors_files import TensorStream, write_tensors
 from whet.rl.learner.config import LoraConfig
-from whet.rl.learner.optim import hold
+from whet.rl.learner.optim import put_in
 from whet.rl.learner.packed_base import dense, described
 from whet.rl.learner.weights import Weights, checkpoint_stream, copy_tokenizer, forget_older, write_aside, write_model
 from whet.rl.learner.whole import Whole, WholeTensors
@@ -54,8 +54,10 @@ class LoraWeights(Weights):
         config: LoraConfig,
         base_dtype: torch.dtype = torch.float32,
         whole: Whole | None = None,
+        base: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Wraps `model` in place, its frozen matrices in `base_dtype`.
+        """Wraps `model` in place, its frozen matrices in `base_dtype`. `base` has tensors, by name, that take the
+        places of its parameters once the adapter is made: peft rounds a new one to the dtype of what it is for.
 
         Raises `ConfigError` for a target that the model does not have.
         """
@@ -72,7 +74,7 @@ class LoraWeights(Weights):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # between peft and transformers, nothing a user could mend
             self._peft: Any = get_peft_model(model, layers)
-        hold((parameter for parameter in model.parameters() if not parameter.requires_grad), base_dtype)
+        put_in(model, base, base_dtype)
         super().__init__(self._peft.get_base_model(), source, whole)
         if config.path is not None:
             begin_with(self._peft, resolve_model(config.path), config)

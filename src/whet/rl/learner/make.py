@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -21,9 +22,12 @@ from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.sections.algorithm import INITIAL
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
     from transformers import PreTrainedModel
 
     from whet.rl.learner.adapters.bank import AdapterBank
+    from whet.rl.learner.ranks.own_rows import StoredModel
     from whet.rl.learner.ranks.sharding import Sharding
     from whet.rl.learner.reference import Reference
     from whet.rl.learner.torch_learner import TorchLearner
@@ -99,7 +103,7 @@ def make_bank(model: Path, *, computation: LearnerConfig | None = None, base: Ba
     import torch
 
     from whet.rl.learner.adapters.bank import AdapterBank
-    from whet.rl.learner.optim import hold
+    from whet.rl.learner.optim import put_in
 
     computation = (computation or LearnerConfig()).settled(adapter=True)
     device = choose_device(computation.device, "[learner] device")
@@ -107,9 +111,10 @@ def make_bank(model: Path, *, computation: LearnerConfig | None = None, base: Ba
         raise ModelLoadError(f"{model}: several adapters at once need a family that whet's own forward pass computes.")
     if device == "cpu":
         _set_allocator(small=base == "packed")
-    loaded = (load_model if base == "dense" else load_packed)(model).to(device)
-    hold(loaded.parameters(), getattr(torch, computation.base_dtype))
-    return AdapterBank(loaded, model, computation)
+    dtype = getattr(torch, computation.base_dtype)
+    made = _made(model, describe(model), LoraConfig(base=base), dtype, device, divided=False)
+    put_in(made.model.requires_grad_(False), made.base, dtype)
+    return AdapterBank(made.model.to(device), model, computation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +140,7 @@ def learner_parts(
     """See `make_learner`; with `sharding` a rank's part of each model alone is kept. `computation` is settled."""
     import torch
 
-    from whet.rl.learner.reference import Reference, frozen_copy, other_model
+    from whet.rl.learner.reference import Reference, frozen, frozen_copy, other_model
     from whet.rl.learner.weights import FullWeights
 
     if sharding is not None and lora is not None and lora.base == "packed":
@@ -148,27 +153,24 @@ def learner_parts(
     torch.manual_seed(seed)
     load_device = "cpu" if sharding is not None else device  # ranks bring one layer after the other to their device
     arch = describe(model)
-    if lora is not None and lora.base == "packed":
-        loaded = load_packed(model).to(load_device)
-    elif lora is not None and sharding is None and isinstance(arch, Architecture) and arch.experts is None:
-        from whet.rl.learner.packed_base import load_dense
-
-        check_trainable(model)
-        loaded = load_dense(model, arch, held_in, load_device)
-    else:
-        loaded = load_model(model).to(load_device)
-    held: Reference | None = None
+    made = _made(model, arch, lora, held_in, load_device, divided=sharding is not None)
+    loaded, held, stored_reference = made.model, None, None
     if reference is not None and reference != INITIAL:
-        held = other_model(_load_reference(reference).to(load_device), reference, like=loaded, dtype=held_in)
+        other = _made_reference(reference, load_device, divided=sharding is not None)
+        rounded = held_in if other.stored is None else torch.float32  # of what is read later it is rounded then
+        held, stored_reference = other_model(other.model, reference, like=loaded, dtype=rounded), other.stored
     # One forward pass for both: a reference of another family may be one that only transformers' own knows.
     own = isinstance(arch, Architecture) and (held is None or reference == INITIAL or _own_forward(reference))
     weights: Weights | None = None
     if lora is not None:
         from whet.rl.learner.lora import LoraWeights
 
-        weights = adapted = LoraWeights(loaded, model, lora, held_in, sharding)
+        weights = adapted = LoraWeights(loaded, model, lora, held_in, sharding, made.base)
+        loaded.to(load_device)
         if reference == INITIAL:
             held = Reference(adapted.base, replays=True, shared=True)
+    elif reference == INITIAL and made.stored is not None:
+        held, stored_reference = frozen(made.stored.model(), replays=True), made.stored
     elif reference == INITIAL:
         held = frozen_copy(loaded, held_in)
     if not own and computation.activation_checkpointing:
@@ -176,14 +178,60 @@ def learner_parts(
 
         recompute_layers(loaded)
     if sharding is not None:
-        sharding.shard(loaded, held_in if lora is None else torch.float32, own=own)
+        sharding.shard(loaded, held_in if lora is None else torch.float32, own=own, stored=made.stored)
         if held is not None and not held.shared:
-            with held.lend() as other:
-                sharding.shard(other, torch.float32, own=own)
+            with held.lend() as lent:
+                sharding.shard(lent, torch.float32, own=own, stored=stored_reference, held_in=held_in)
         held_in = torch.float32  # of the parts; what is gathered of them is rounded then
     if weights is None:
         weights = FullWeights(loaded, model, getattr(torch, publish_dtype), held_in, publish_format, sharding)
     return LearnerParts(weights, held, arch if own and isinstance(arch, Architecture) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A model with its weights, or without where others take their places."""
+
+    model: PreTrainedModel
+    base: Mapping[str, Tensor] | None = None  # of an adapter's model, by name: put in place once the adapter is made
+    stored: StoredModel | None = None  # where a rank reads its rows
+
+
+def _made(
+    model: Path,
+    arch: Architecture | OtherFamily,
+    lora: LoraConfig | None,
+    dtype: torch.dtype,
+    device: str,
+    *,
+    divided: bool,
+) -> _Made:
+    """What is read of a model in one process, or by one of the ranks that it is divided among."""
+    own, packed = isinstance(arch, Architecture), lora is not None and lora.base == "packed"
+    if own and divided:
+        from whet.rl.learner.ranks.own_rows import StoredModel
+
+        check_trainable(model)
+        stored = StoredModel(model)
+        return _Made(stored.model(), stored.without_memory(dtype), stored)
+    if isinstance(arch, Architecture) and arch.experts is None and lora is not None and not packed:
+        from whet.inference.weights.frozen_base import FrozenBase
+        from whet.rl.learner.packed_base import load_dense
+
+        check_trainable(model)
+        base = FrozenBase.of(model, arch, dtype, device)
+        return _Made(load_dense(model, base), base.tensors)
+    return _Made((load_packed if packed else load_model)(model).to(device))
+
+
+def _made_reference(name: str, device: str, *, divided: bool) -> _Made:
+    import torch
+
+    try:
+        directory = resolve_model(name)
+        return _made(directory, describe(directory), None, torch.float32, device, divided=divided)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"[algorithm] reference: {error}") from None
 
 
 def _set_allocator(*, small: bool) -> None:
@@ -198,13 +246,6 @@ def _set_allocator(*, small: bool) -> None:
         trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
         mallopt(mmap_threshold, _GIVEN_BACK if small else _KEPT_ARRAY)
         mallopt(trim_threshold, _KEPT_ARRAY if small else _KEPT_HEAP)
-
-
-def _load_reference(name: str) -> PreTrainedModel:
-    try:
-        return load_model(resolve_model(name))
-    except ModelLoadError as error:
-        raise ModelLoadError(f"[algorithm] reference: {error}") from None
 
 
 def load_packed(directory: Path) -> PreTrainedModel:

@@ -196,6 +196,16 @@ def hold(parameters: Iterable[nn.Parameter], dtype: torch.dtype) -> None:
             parameter.data = parameter.data.to(dtype)
 
 
+def put_in(model: nn.Module, base: Mapping[str, Tensor] | None, dtype: torch.dtype) -> None:
+    """Give the parameters that are not trained the tensors of `base`, by their names without an adapter's; without
+    `base` `hold` them in `dtype`."""
+    for name, parameter in model.named_parameters():
+        if base is None:
+            hold(() if parameter.requires_grad else [parameter], dtype)
+        elif not parameter.requires_grad:
+            parameter.data = base[name.replace(".base_layer.", ".")]
+
+
 class Masters:
     """The parameters that are trained, in float32, and those that are computed with."""
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from whet.errors import ModelLoadError
-from whet.inference.architecture import Architecture
 from whet.inference.plain.weights import load_transformers
 from whet.inference.weights.block_matrix import BlockMatrix
 from whet.inference.weights.frozen_base import FrozenBase
@@ -79,15 +78,12 @@ def dense(model: nn.Module, name: str) -> Tensor:
     return model.get_parameter(name).detach()
 
 
-def load_dense(directory: Path, arch: Architecture, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
-    """The model in `directory` over the tensors of its `FrozenBase`. Raises `ModelLoadError`."""
-    base = FrozenBase.of(directory, arch, dtype, device)
-    model = load_transformers(directory, torch.float32, base.tensors)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(False)
-        parameter.data = base.tensors[name]
+def load_dense(directory: Path, base: FrozenBase) -> PreTrainedModel:
+    """The model in `directory`, which is to get the tensors of `base`; its own have no memory. Raises
+    `ModelLoadError`."""
+    model: Any = load_transformers(directory, torch.float32, base.tensors)
     model.frozen_base = base  # an engine that is made later looks for it
-    return model.to(device)
+    return model
 
 
 def load_packed(directory: Path) -> PreTrainedModel:

@@ -46,7 +46,7 @@ def frozen_copy(model: PreTrainedModel, dtype: torch.dtype = torch.float32) -> R
     """The weights as they are now, whatever becomes of `model`; matrices in `dtype`."""
     copied = deepcopy(model)
     hold(copied.parameters(), dtype)
-    return _frozen(copied, replays=True)
+    return frozen(copied, replays=True)
 
 
 def other_model(
@@ -60,10 +60,11 @@ def other_model(
             f"one of {ours}. Probabilities of the same tokens are compared, so both need the same tokenizer."
         )
     hold(reference.parameters(), dtype)
-    return _frozen(reference, replays=False)
+    return frozen(reference, replays=False)
 
 
-def _frozen(model: PreTrainedModel, *, replays: bool) -> Reference:
+def frozen(model: PreTrainedModel, *, replays: bool) -> Reference:
+    """The model itself, which nothing else changes."""
     model.requires_grad_(False)
     model.eval()
     return Reference(lambda: nullcontext(model), replays)

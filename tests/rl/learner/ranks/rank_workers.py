@@ -36,17 +36,37 @@ READS = {
     "gradients": lambda learner: _numbers({name: p.grad for name, p in learner.weights.parameters()}),
     "weights": lambda learner: _numbers(dict(learner.weights.parameters())),
     "held": lambda learner: sum(p.to_local().numel() for p in learner.weights.model.parameters()),
+    "read": lambda learner: list(READ),
     "random": lambda learner: torch.get_rng_state().numpy().copy(),
 }
 
 
+READ = []
+"""Bytes of each tensor that was read for the learner."""
+
+
+def _count_what_is_read():
+    from whet.inference.weights import safetensors_files
+
+    read = safetensors_files.FileTensor.read
+
+    def counted(tensor, rows=None):
+        found = read(tensor, rows)
+        READ.append(found.nbytes)
+        return found
+
+    safetensors_files.FileTensor.read = counted
+
+
 def _serve(rank, calls):
     torch.set_num_threads(1)
+    _count_what_is_read()
     from whet.rl.learner.ranks.rank_learner import make_rank_learner
 
     while True:
         model, options, verbs = calls.recv()
         phases, answers = [], []
+        READ.clear()
         try:
             learner = make_rank_learner(model, rank=rank, phase=phases.append, **options)
             for verb, *arguments in verbs:

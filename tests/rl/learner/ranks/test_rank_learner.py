@@ -1,15 +1,20 @@
 """What ranks do together besides computing: agree on failures, name what they wait for, and hold only their part."""
 
 import dataclasses
+import re
+import shutil
 
 import numpy as np
 import pytest
 from rank_workers import Raised
+from safetensors.torch import load_file, save_file
 
+from whet.errors import ModelLoadError
 from whet.rl.data.batch import pack
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
+from whet.rl.learner.ranks.own_rows import StoredModel
 from whet.rl.learner.ranks.rank_group import divide
 from whet.rl.sections.algorithm import LossConfig
 
@@ -76,6 +81,36 @@ def test_each_rank_holds_its_part_of_every_parameter_and_names_what_it_waits_for
     assert phases[0] == phases[1] == phases[2]
     assert {"agreeing on the number of micro-batches", "agreeing that the loss is finite"} < set(phases[0])
     assert any(said.startswith("reduce-scatter of gradients, micro-batch 2 of ") for said in phases[0])
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2, target_modules=("q_proj", "v_proj"))], ids=["full", "lora"])
+@pytest.mark.parametrize("kind", ["qwen3", "experts"])
+def test_a_rank_reads_its_own_rows_and_no_tensor_that_is_larger(kind, lora, models, ranks, options):
+    tensors = load_file(models / kind / "model.safetensors")
+    answers = ranks.run(models / kind, options(lora=lora), [[("read",)]] * 3)
+    read = [found[0] for found in answers]
+    assert sum(map(sum, read)) == sum(tensor.nbytes for tensor in tensors.values())
+    expert = max((tensor.nbytes for name, tensor in tensors.items() if ".experts." in name), default=0)
+    row = max(tensor[0].nbytes for tensor in tensors.values())
+    assert max(map(max, read)) <= max(expert, max(tensor.nbytes for tensor in tensors.values()) // 3 + row)
+    assert max(map(sum, read)) < 0.4 * sum(map(sum, read))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("model.norm.weight", "lack 'model.norm.weight'"),
+        ("model.layers.1.mlp.experts.3.up_proj.weight", "lack 'model.layers.1.mlp.experts.3.up_proj.weight'"),
+    ],
+)
+def test_a_file_that_lacks_a_tensor_is_refused_before_anything_is_read(name, says, models, tmp_path):
+    shutil.copytree(models / "experts", tmp_path / "torn")
+    tensors = load_file(tmp_path / "torn" / "model.safetensors")
+    StoredModel(tmp_path / "torn")
+    del tensors[name]
+    save_file(tensors, tmp_path / "torn" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=re.escape(says)):
+        StoredModel(tmp_path / "torn")
 
 
 def test_dropout_differs_between_ranks_and_probabilities_do_not_have_it(models, ranks, options, batch):

@@ -27,6 +27,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from whet.errors import TrainingError, WhetError
 from whet.rl.learner.forward.decoder import run_layer
+from whet.rl.learner.ranks.own_rows import StoredModel, fill, leave_memory
 from whet.rl.learner.whole import Whole
 
 T = TypeVar("T")
@@ -68,10 +69,21 @@ class Sharding(Whole):
             del sizes["replicas"]
         self._mesh: DeviceMesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
-    def shard(self, model: PreTrainedModel, dtype: torch.dtype, *, own: bool) -> None:
+    def shard(
+        self,
+        model: PreTrainedModel,
+        dtype: torch.dtype,
+        *,
+        own: bool,
+        stored: StoredModel | None = None,
+        held_in: torch.dtype | None = None,
+    ) -> None:
         """Keep this rank's part of each parameter alone, on the device. Parameters that are trained are float32; they
-        are computed with in `dtype`, and their gradients summed in float32. `own`: whet's own forward pass runs it."""
+        are computed with in `dtype`, and their gradients summed in float32. `own`: whet's own forward pass runs it.
+        With `stored` parameters have no memory yet, and this rank's rows of them are read, matrices in `held_in`."""
         self.phase("dividing the model among ranks")
+        if stored is not None:
+            leave_memory(model, held_in)
         options: dict[str, Any] = {"mesh": self._mesh}
         if dtype != torch.float32:
             policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
@@ -81,6 +93,17 @@ class Sharding(Whole):
                 layer.forward = partial(run_layer, layer)
             _add_up(fully_shard(layer, **options))
         _add_up(fully_shard(model, **options))
+        if stored is not None:
+            self.phase("reading this rank's part of the model")
+            fill(model, partial(self._read, stored))
+
+    def _read(self, stored: StoredModel, name: str, parameter: nn.Parameter) -> DTensor:
+        assert isinstance(parameter, DTensor)
+        rows = self.rows(parameter)
+        assert rows is not None
+        own = stored.rows(name, rows).to(self.device, parameter.dtype)
+        shape, stride, places = parameter.shape, parameter.stride(), parameter.placements
+        return DTensor.from_local(own, self._mesh, places, run_check=False, shape=shape, stride=stride)
 
     def own(self, tensor: Tensor) -> Tensor:
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
