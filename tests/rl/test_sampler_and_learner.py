@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
 
 from whet.errors import ConfigError
 from whet.inference.embedded import EmbeddedEngine
-from whet.inference.protocol import SampleRequest, SamplingParams
+from whet.inference.protocol import SampleRequest, SamplingParams, Scoring
 from whet.inference.weights import frozen_base
 from whet.rl.config import RunConfig
-from whet.rl.data.batch import pack, sequences_of
+from whet.rl.data.batch import TokenSequence, pack, sequences_of
 from whet.rl.data.metrics import without_clock
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.forward import decoder
@@ -350,3 +350,28 @@ def test_with_replay_the_learner_takes_the_samplers_experts_however_far_its_weig
         learner.optim_step(OptimParams(learning_rate=0.05, denominator=free.trained_tokens))
     assert not all(np.array_equal(f, e) for f, e in zip(experts(free), expected, strict=True))
     assert all(np.array_equal(f, e) for f, e in zip(experts(replayed), expected, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["dense", "experts"])
+def test_logprobs_of_a_prompt_are_those_that_the_learner_computes(models, tmp_path, kind) -> None:
+    prompt = [3 + (7 * number) % 500 for number in range(60)]
+    request = SampleRequest(prompt, SamplingParams(max_tokens=1), scoring=Scoring(prompt=True))
+    scores = asyncio.run(EmbeddedEngine.from_directory(models[kind]).sample(request)).prompt_scores
+    sequence = TokenSequence(
+        ids=np.array(prompt, np.int32),
+        trained=np.arange(60) > 0,
+        logprobs=np.zeros(60, np.float32),
+        versions=np.where(np.arange(60) > 0, 0, -1).astype(np.int32),
+        rollout="r",
+    )
+    learner = make_learner(
+        models[kind],
+        optimizer=OptimizerConfig(),
+        lora=None,
+        max_steps=1,
+        seed=0,
+        publish_directory=tmp_path,
+        threads=1,
+    )
+    learned = learner.token_logprobs(pack([sequence]))
+    np.testing.assert_allclose(scores.logprobs[1:], learned[1:], atol=1e-5, rtol=0)

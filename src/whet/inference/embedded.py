@@ -13,7 +13,6 @@ not know, `plain/` has a decoder, a cache and a form of weights that take the pl
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 import time
 from pathlib import Path
@@ -30,12 +29,12 @@ from whet.inference.decoding.parts import WholeModel, engine_parts, free_all, gi
 from whet.inference.decoding.prefill import Prefill
 from whet.inference.decoding.sampling import draw, note_kept
 from whet.inference.decoding.scheduler import LoadedAdapter, SampleJob, Scheduler, Settle, columns_read, let_others_run
+from whet.inference.decoding.scoring import answer, note_likeliest, scorer_of
 from whet.inference.limits import EngineLimits, EngineStats, device_memory
 from whet.inference.plain.family import OtherFamily
 from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.requests import check_adapter, check_request
 from whet.inference.stops import StopWatcher, TextDecoder
-from whet.inference.token_sets import TokenSets
 
 _PATIENCE = 4
 """Decode steps that a few new requests wait for more, while many rows run: a prefill of one row costs half a step."""
@@ -124,7 +123,7 @@ class EmbeddedEngine(Engine):
         self, request: SampleRequest, *, on_tokens: OnTokens | None = None, on_drawn: OnDrawn | None = None
     ) -> Sample:
         """See `Engine`; `on_drawn` takes the place of `on_tokens`."""
-        self._check(request)
+        self._check(request, listens=on_tokens is not None or on_drawn is not None)
         seed = request.params.seed
         if seed is None:
             self._seed += 1
@@ -132,6 +131,7 @@ class EmbeddedEngine(Engine):
         waiter: asyncio.Future[Sample] = asyncio.get_running_loop().create_future()
         adapter = None if request.adapter is None else self._adapters[request.adapter]
         job = SampleJob(request=request, seed=seed, waiter=waiter, adapter=adapter)
+        job.scorer = scorer_of(job)
         self._scheduler.submit(job)
         self._followers.listen(job, on_tokens, on_drawn)
         self.stats.requests += 1
@@ -242,7 +242,7 @@ class EmbeddedEngine(Engine):
             self._driver.cancel()
             await asyncio.gather(self._driver, return_exceptions=True)
 
-    def _check(self, request: SampleRequest) -> None:
+    def _check(self, request: SampleRequest, *, listens: bool) -> None:
         if self._closed or self._asleep:
             raise ModelError(f"the engine {'is closed' if self._closed else 'sleeps'}")
         check_request(
@@ -252,6 +252,7 @@ class EmbeddedEngine(Engine):
             token_budget=self._token_budget,
             decodes_text=self._decode_text is not None,
             adapters=self._adapters,
+            listens=listens,
         )
 
     async def _drive(self) -> None:
@@ -318,8 +319,10 @@ class EmbeddedEngine(Engine):
             cuts=rows.cuts(count),
         )
         done_B = rows.advance(places_B, drawn)
+        jobs_B = [slot.job for slot in scheduler.slots[:count]]
         if self._records_kept:
-            note_kept([slot.job for slot in scheduler.slots[:count]], drawn)
+            note_kept(jobs_B, drawn)
+        note_likeliest(jobs_B, drawn)
         self.stats.decode_steps += 1
         self.stats.generated_tokens += len(self._began)
         done = set(done_B.nonzero().flatten().tolist()) if bool(done_B.any()) else set()
@@ -344,17 +347,9 @@ class EmbeddedEngine(Engine):
         stopped = self._followers.stopped(job) or ids[-1] in params.stop_token_ids
         self._scheduler.finish(job, prompt + ids[:-1])
         self._forget(job)
-        if job.waiter.done():
-            return
-        if not math.isfinite(sum(logprobs)):
-            job.waiter.set_exception(
-                ModelError(f"the weights of policy version {job.marks[-1][0]} give logits that are not finite")
-            )
-            return
         sample = Sample(ids, logprobs, job.versions(end), "stop" if stopped else "length", experts)
-        if params.cuts:
-            sample.kept_mass, sample.kept = kept_mass, TokenSets.of(job.kept) if self._records_kept else None
-        job.waiter.set_result(sample)
+        sample.kept_mass = kept_mass if params.cuts else None
+        answer(job, sample)
 
     def _next_position(self, job: SampleJob) -> int:
         """The position of the next token that `job` draws."""

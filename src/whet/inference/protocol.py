@@ -77,6 +77,60 @@ class VersionRun(NamedTuple):
     count: int  # type: ignore[assignment]  # shadows tuple.count, which is not used here
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scoring:
+    """Logprobs that a request wants beside those of what is drawn.
+
+    Those of the P tokens of its prompt are log softmax(logits), without temperature; `top` is of the distributions that
+    `Sample.logprobs` is of. A request with one has no listener.
+    """
+
+    prompt: bool = False  # of each prompt token but the first
+    prompt_top: int = 0  # so many of the most probable tokens, where a prompt token is
+    prompt_last: int | None = None  # these two of so many prompt tokens alone, the last ones
+    targets: NDArray[np.int64] | None = None  # [P - 1, K], ids where the prompt tokens from the second on are; -1: none
+    prompt_draws: int = 0  # tokens to draw, at the request's temperature, where prompt tokens from the second on are
+    top: int = 0  # so many of the most probable tokens, where one is drawn
+
+    @property
+    def of_prompt(self) -> bool:
+        return self.prompt or self.prompt_top > 0 or self.targets is not None or self.prompt_draws > 0
+
+    def first(self, prompt_length: int) -> int:
+        """The first prompt token whose distribution is needed; the prompt's length where none is."""
+        firsts = [prompt_length]
+        if self.prompt or self.prompt_top:
+            firsts.append(1 if self.prompt_last is None else prompt_length - self.prompt_last)
+        if self.targets is not None:
+            named = (self.targets >= 0).any(1)
+            firsts.append(int(named.argmax()) + 1 if named.any() else prompt_length)
+        if self.prompt_draws:
+            firsts.append(1)
+        return min(firsts)
+
+
+class TokenLogprobs(NamedTuple):
+    """K tokens at each of N positions, and their logprobs."""
+
+    ids: NDArray[np.int32]  # [N, K]
+    logprobs: NDArray[np.float32]  # [N, K]; NaN where none were computed
+
+    @classmethod
+    def blank(cls, count: int, width: int) -> TokenLogprobs:
+        import numpy as np  # not above: evaluating an endpoint does not need it
+
+        return cls(np.zeros((count, width), np.int32), np.full((count, width), np.nan, np.float32))
+
+
+class PromptScores(NamedTuple):
+    """What `Scoring` names of a prompt of P tokens; None where it does not."""
+
+    logprobs: NDArray[np.float32] | None  # [P]; NaN where none were computed, as of the first token
+    top: TokenLogprobs | None  # [P, prompt_top], most probable first
+    targets: NDArray[np.float32] | None  # [P - 1, K]; 0 where the id is -1
+    drawn: TokenLogprobs | None  # [P - 1, prompt_draws]
+
+
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
     prompt_ids: list[int]
@@ -84,6 +138,7 @@ class SampleRequest:
     group_key: str | None = None  # requests of one group with equal prompts share their prefill
     rollout_key: str | None = None  # later turns of a rollout reuse the KV of earlier ones
     adapter: str | None = None  # name of an adapter that was loaded; None = the engine's own weights
+    scoring: Scoring | None = None
 
 
 @dataclass(slots=True)
@@ -95,7 +150,8 @@ class Sample:
     `experts`, from an engine that records them for a mixture of experts, are those that each token of
     prompt and ids but the last went to in each layer, [tokens, layers, experts a token]; -1 where it went to none.
     Where the request cuts (`SamplingParams.cuts`) `kept_mass[i]` is the probability of what was left to draw from, and
-    `kept`, from an engine that records them, which tokens these are.
+    `kept`, from an engine that records them, which tokens these are. `prompt_scores` and `top` are what the request's
+    `scoring` names, `top` [len(ids), k].
     """
 
     ids: list[int]
@@ -105,6 +161,8 @@ class Sample:
     experts: NDArray[np.int16] | None = None
     kept_mass: list[float] | None = None
     kept: TokenSets | None = None
+    prompt_scores: PromptScores | None = None
+    top: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,18 @@ from dataclasses import replace
 from typing import Any
 
 from whet.errors import EndpointDownError, OverlongPromptError, RequestRefusedError
-from whet.inference.protocol import MOST_STOP_CHARACTERS, MOST_STOPS, Sample, SampleRequest, SamplingParams, VersionRun
+from whet.inference.protocol import (
+    MOST_STOP_CHARACTERS,
+    MOST_STOPS,
+    Sample,
+    SampleRequest,
+    SamplingParams,
+    Scoring,
+    VersionRun,
+)
+
+MOST_SCORES, MOST_TARGETS = 128, 1 << 22
+"""Likeliest tokens, or draws, at one position; target ids of one request."""
 
 
 def check_request(
@@ -25,6 +36,7 @@ def check_request(
     token_budget: int,
     decodes_text: bool,
     adapters: Collection[str],
+    listens: bool,
 ) -> None:
     """Raises `RequestRefusedError`, or `OverlongPromptError` where prompt and answer together exceed the context.
 
@@ -51,6 +63,41 @@ def check_request(
         )
     if params.stop and not decodes_text:
         raise RequestRefusedError("stop strings need an engine that was given the model's tokenizer")
+    if request.scoring is not None:
+        check_scoring(request.scoring, len(prompt), vocab_size, listens=listens)
+
+
+def check_scoring(scoring: Scoring, prompt_length: int, vocab_size: int | None, *, listens: bool) -> None:
+    """Raises `RequestRefusedError` for numbers out of range, and for a request with a listener.
+
+    `vocab_size` is None where the caller does not know it.
+    """
+    if listens:
+        raise RequestRefusedError("a request with scoring gets its answer whole, and has no listener")
+    counts = {name: getattr(scoring, name) for name in ("prompt_top", "prompt_draws", "top")}
+    most, ids = min(MOST_SCORES, vocab_size or MOST_SCORES), vocab_size or 2**31
+    for name, count in counts.items():
+        if not is_whole(count) or not 0 <= count <= most:
+            raise RequestRefusedError(f"scoring.{name} must be a whole number from 0 to {most}, not {shown(count)}")
+    last = scoring.prompt_last
+    if last is not None and not (is_whole(last) and 1 <= last < prompt_length):
+        raise RequestRefusedError(
+            f"scoring.prompt_last must be from 1 to {prompt_length - 1}, the prompt's tokens but one, not {shown(last)}"
+        )
+    if last is not None and not (scoring.prompt or scoring.prompt_top):
+        raise RequestRefusedError("scoring.prompt_last needs scoring.prompt or scoring.prompt_top")
+    targets = scoring.targets
+    if targets is None:
+        return
+    if targets.dtype != "int64" or targets.ndim != 2 or len(targets) != prompt_length - 1 or not targets.size:
+        raise RequestRefusedError(
+            f"scoring.targets must be int64 of shape [{prompt_length - 1}, K] for a prompt of {prompt_length}, not "
+            f"{targets.dtype} of {list(targets.shape)}"
+        )
+    if targets.min() < -1 or targets.max() >= ids or targets.max() < 0:
+        raise RequestRefusedError(f"scoring.targets must have token ids below {ids}, or -1 for none")
+    if targets.size > MOST_TARGETS:
+        raise RequestRefusedError(f"scoring.targets has {targets.size} ids; at most {MOST_TARGETS} are possible")
 
 
 def check_params(params: SamplingParams) -> None:
@@ -125,7 +172,7 @@ def remaining(request: SampleRequest, ids: list[int]) -> SampleRequest:
         return request
     params = request.params
     assert len(ids) < params.max_tokens, "nothing is left to sample"
-    seed = None if params.seed is None else _seed_after(params.seed, len(ids))
+    seed = None if params.seed is None else seed_after(params.seed, len(ids))
     return replace(
         request,
         prompt_ids=request.prompt_ids + ids,
@@ -176,7 +223,7 @@ def joined(*parts: Sample) -> Sample:
     )
 
 
-def _seed_after(seed: int, count: int) -> int:
+def seed_after(seed: int, count: int) -> int:
     """A seed in [0, 2**63) that depends on a request's seed and how many tokens it has alone."""
     digest = hashlib.blake2b(f"{seed}+{count}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

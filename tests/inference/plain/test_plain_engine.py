@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -17,7 +19,7 @@ from tests.inference.plain import small_models
 from whet.errors import ModelLoadError
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.limits import EngineLimits
-from whet.inference.protocol import Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
+from whet.inference.protocol import Sample, SampleRequest, SamplingParams, Scoring, VersionRun, WeightUpdate
 from whet.inference.weights.packed_file import write_packed
 
 Others = Callable[[str], tuple[Path, Any]]
@@ -62,6 +64,36 @@ def test_mixed_requests_agree_with_the_forward_pass_of_transformers(
     check(reference, model, requests, samples)
     alone = EmbeddedEngine.from_directory(directory)
     assert [together(alone, [request])[0].ids for request in requests[:2]] == [sample.ids for sample in samples[:2]]
+
+
+@pytest.mark.parametrize("at_once", [1 << 23, 512 * 9])
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2"])
+def test_prompts_are_scored(others: Others, kind: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whet.inference.plain.decoder.LOGITS_AT_ONCE", at_once)
+    directory, model = others(kind)
+    requests = [
+        SampleRequest(
+            prompt_of(random.Random(length), length),
+            SamplingParams(max_tokens=2, seed=1),
+            scoring=Scoring(prompt=True, prompt_last=last, prompt_top=2, top=2),
+        )
+        for length, last in [(30, None), (11, 4), (2, 1)]
+    ]
+    for request, sample in zip(requests, together(EmbeddedEngine.from_directory(directory), requests), strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([request.prompt_ids + sample.ids])).logits[0, :-1].float()
+        expected, scores = logits.log_softmax(-1), sample.prompt_scores
+        assert scores is not None
+        assert scores.top is not None
+        assert sample.top is not None
+        assert request.scoring is not None
+        first, count = request.scoring.first(len(request.prompt_ids)), len(request.prompt_ids)
+        own = expected[torch.arange(count - 1), torch.tensor(request.prompt_ids[1:])]
+        close = partial(torch.testing.assert_close, atol=TOLERANCE, rtol=0)
+        close(torch.from_numpy(scores.logprobs)[first:], own[first - 1 :])
+        assert np.isnan(scores.logprobs[:first]).all()
+        close(torch.from_numpy(scores.top.logprobs)[first:], expected[first - 1 : count - 1].topk(2).values)
+        close(torch.from_numpy(sample.top.logprobs), expected[count - 1 :].topk(2).values)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bloom", "gemma2"])

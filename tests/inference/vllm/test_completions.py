@@ -12,8 +12,15 @@ import numpy as np
 import pytest
 
 from whet.errors import ModelError, RequestRefusedError
-from whet.inference.protocol import SampleRequest, SamplingParams
-from whet.inference.vllm.completions import CompletionPiece, DrawnStream, body_of, check_logprobs, drawn_in
+from whet.inference.protocol import SampleRequest, SamplingParams, Scoring
+from whet.inference.vllm.completions import (
+    CompletionPiece,
+    DrawnStream,
+    body_of,
+    check_logprobs,
+    check_scores,
+    drawn_in,
+)
 
 REQUEST = SampleRequest(
     [1, 2],
@@ -119,3 +126,52 @@ def test_a_stream_is_read_in_pieces_of_any_size(size: int) -> None:
 def test_an_error_in_a_stream_is_raised() -> None:
     with pytest.raises(ModelError, match="out of memory"):
         DrawnStream(list).feed(b'data: {"error": {"message": "out of memory"}}\n\n')
+
+
+SCORED = replace(REQUEST, prompt_ids=[1, 2, 3], scoring=Scoring(prompt=True, prompt_top=2, prompt_last=1, top=2))
+
+
+def test_scores_are_named_and_read() -> None:
+    body = json.loads(body_of(SCORED, "policy", stream=False))
+    assert (body["logprobs"], body["prompt_logprobs"]) == (2, 2)
+    assert "prompt_logprobs" not in json.loads(body_of(replace(SCORED, scoring=Scoring(top=1)), "policy", stream=False))
+    of_prompt = [
+        None,
+        {"2": {"logprob": -0.5, "rank": 1}},
+        {"3": {"logprob": -4.0, "rank": 9}, "8": {"logprob": -0.7, "rank": 2}, "7": {"logprob": -0.6, "rank": 1}},
+    ]
+    answer = choice([5], "length", prompt_logprobs=of_prompt)
+    answer["logprobs"]["top_logprobs"] = [{"token_id:5": -1.0, "token_id:9": -0.9}]
+    piece = drawn_in(answer, SCORED)
+    assert piece.prompt_scores is not None
+    logprobs, top, targets, drawn = piece.prompt_scores
+    np.testing.assert_array_equal(logprobs, np.array([np.nan, np.nan, -4.0], np.float32))
+    assert top is not None
+    assert top.ids[2].tolist() == [7, 8]
+    np.testing.assert_array_equal(top.logprobs[2], np.array([-0.6, -0.7], np.float32))
+    assert np.isnan(top.logprobs[:2]).all()
+    assert (targets, drawn) == (None, None)
+    assert piece.top is not None
+    assert piece.top.ids.tolist() == [[9, 5]]
+    with pytest.raises(ModelError, match="no logprobs of 3 prompt tokens"):
+        drawn_in({**answer, "prompt_logprobs": None}, SCORED)
+    with pytest.raises(ModelError, match="0 lists of most probable tokens for 1"):
+        drawn_in(choice([5], "length", prompt_logprobs=of_prompt), SCORED)
+
+
+@pytest.mark.parametrize(
+    ("scoring", "says"),
+    [
+        (Scoring(targets=np.array([[3], [4]])), "nothing like scoring.targets; the embedded"),
+        (Scoring(prompt_draws=2), "nothing like scoring.prompt_draws"),
+        (Scoring(top=21), "at most 20 tokens"),
+        (Scoring(prompt_top=500), "from 0 to 128"),
+        (Scoring(prompt=True, prompt_last=3), "from 1 to 2"),
+    ],
+)
+def test_scores_that_a_server_does_not_return_are_refused_by_name(scoring: Scoring, says: str) -> None:
+    with pytest.raises(RequestRefusedError, match=says):
+        check_scores(replace(SCORED, scoring=scoring), listens=False)
+    check_scores(replace(SCORED, scoring=None), listens=True)
+    with pytest.raises(RequestRefusedError, match="has no listener"):
+        check_scores(SCORED, listens=True)

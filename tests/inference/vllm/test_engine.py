@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from whet.errors import ModelError, OverlongPromptError, RequestRefusedError, TrainingError
 from whet.inference.model_names import resolve_model
-from whet.inference.protocol import Sample, SampleRequest, SamplingParams, WeightUpdate
+from whet.inference.protocol import Sample, SampleRequest, SamplingParams, Scoring, WeightUpdate
 from whet.inference.vllm.engine import VllmEngine
 from whet.inference.vllm.http_connection import HttpPool
 from whet.inference.vllm.members import headers
@@ -112,6 +113,25 @@ def run(engine: VllmEngine, perturbed: Perturbed) -> Callable[[Callable[[VllmEng
         return asyncio.run(whole())
 
     return run
+
+
+def test_scores_of_prompts_and_likeliest_tokens_are_those_of_the_model(run: Any, reference: Reference) -> None:
+    prompt = PROMPTS[0]
+    wanted = replace(request(prompt, max_tokens=4), scoring=Scoring(prompt=True, prompt_top=3, top=2))
+    (sample,) = run(lambda engine: asyncio.gather(engine.sample(wanted)))
+    reference.load(0)
+    with torch.no_grad():
+        logprobs = reference.model(torch.tensor([prompt + sample.ids])).logits[0, :-1].float().log_softmax(-1)
+    of_prompt, of_drawn, scores = logprobs[: len(prompt) - 1], logprobs[len(prompt) - 1 :], sample.prompt_scores
+    own = of_prompt.gather(1, torch.tensor(prompt[1:])[:, None])
+    for ids, given, expected in [
+        (torch.tensor(prompt[1:])[:, None], scores.logprobs[1:, None], own),
+        (torch.from_numpy(scores.top.ids[1:]).long(), scores.top.logprobs[1:], of_prompt.topk(3).values),
+        (torch.from_numpy(sample.top.ids).long(), sample.top.logprobs, of_drawn.topk(2).values),
+    ]:
+        of = of_prompt if len(ids) == len(of_prompt) else of_drawn
+        torch.testing.assert_close(torch.from_numpy(given), expected, atol=0.02, rtol=0)
+        torch.testing.assert_close(torch.from_numpy(given), of.gather(1, ids), atol=0.02, rtol=0)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])

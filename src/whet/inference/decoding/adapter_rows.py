@@ -65,6 +65,10 @@ class AdapterRows:
         spread = [[row * length + i for row in rows for i in range(length)] for rows in self._rows_N]
         return AdapterRows(self._adapters, spread, self._batch * length, self._back_B.device)
 
+    def alone(self, row: int) -> PackedAdapter | None:
+        """The adapter of one row."""
+        return next((each for each, rows in zip(self._adapters, self._rows_N, strict=True) if row in rows), None)
+
     def for_many_steps(self, earlier: AdapterRows | None) -> AdapterRows:
         """The same, stacked where that pays; with the stack of `earlier` rows where it is of the same adapters."""
         computed, adapters = [max(count, LEAST_ROWS) for count in self._counts], self._adapters

@@ -5,11 +5,13 @@ computed twice in a step. Float32 results agree with a plain `transformers` forw
 sampling, no gradient and no scheduling here.
 
 Prefill covers every prompt token but the last; the last one is the first token a row feeds to `decode`. So logits are
-only ever computed where a token is drawn, and rows that share a prompt differ only from their first decode step on.
+only computed where a token is drawn, or a prompt's logprobs are wanted, and rows that share a prompt differ only from
+their first decode step on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -21,6 +23,8 @@ from whet.inference.decoding.adapter_rows import LEAST_ROWS, AdapterRows, filled
 from whet.inference.decoding.cache import KVCache
 from whet.inference.decoding.functions import ACTIVATIONS, mix_experts, route, turns
 from whet.inference.decoding.scheduler import WIDTH_STEP
+from whet.inference.decoding.scoring import LOGITS_AT_ONCE, PromptScorer
+from whet.inference.weights.adapters import PackedAdapter
 from whet.inference.weights.block_matrix import BlockMatrix, JoinedRows
 from whet.inference.weights.model_weights import DOWN, GATE_UP, OUTPUT, QKV, PackedWeights
 
@@ -85,12 +89,18 @@ class Decoder:
         return self._logits(x, adapters)
 
     def prefill(
-        self, slots: list[int], starts: list[int], tokens: list[list[int]], adapters: AdapterRows | None = None
+        self,
+        slots: list[int],
+        starts: list[int],
+        tokens: list[list[int]],
+        adapters: AdapterRows | None = None,
+        scorers: Sequence[PromptScorer] = (),
     ) -> None:
         """Write keys and values of `tokens[i]` into slot `slots[i]` from position `starts[i]` on.
 
         Columns before `starts[i]` must hold that sequence already. Rows are padded to the longest; what padding
-        writes is beyond a row's tokens and is overwritten before it can be seen.
+        writes is beyond a row's tokens and is overwritten before it can be seen. `scorers`, one for each row or none,
+        get the logits that follow the tokens.
         """
         longest = max(map(len, tokens))
         width = self._width(max(starts) + longest)
@@ -104,17 +114,35 @@ class Decoder:
         for offset in range(0, longest, step):
             chunk = padded[:, offset : offset + step]
             within = self._or_own(None if adapters is None else adapters.over(chunk.shape[1]), chunk.numel())
-            self._prefill_chunk(
-                slots_P, starts_P + offset, chunk, min(width, self._width(max(starts) + offset + step)), within
-            )
+            read = min(width, self._width(max(starts) + offset + step))
+            x = self._prefill_chunk(slots_P, starts_P + offset, chunk, read, within, through=bool(scorers))
+            for row, scorer in enumerate(scorers):
+                x_TD = x.view(*chunk.shape, -1)[row, : max(0, len(tokens[row]) - offset)]
+                self._score(scorer, starts[row] + offset, x_TD, None if adapters is None else adapters.alone(row))
+
+    def _score(self, scorer: PromptScorer, start: int, x_TD: Tensor, adapter: PackedAdapter | None) -> None:
+        """Pass on logits of what follows the tokens from position `start` on, of which `x_TD` are the outputs."""
+        at_once = max(LEAST_ROWS, LOGITS_AT_ONCE // self.arch.vocab_size)
+        for begin in range(max(0, scorer.first - 1 - start), len(x_TD), at_once):
+            part = x_TD[begin : begin + at_once]
+            rows = AdapterRows.of([adapter] * len(part), x_TD.device)
+            scorer.take(start + begin, self._logits(part, self._or_own(rows, len(part))))
 
     def _width(self, needed: int) -> int:
         """Columns to read where so many are needed."""
         return min(-(-needed // WIDTH_STEP) * WIDTH_STEP if self._least_rows else needed, self.cache.columns)
 
     def _prefill_chunk(
-        self, slots_P: Tensor, starts_P: Tensor, ids_PT: Tensor, width: int, adapters: AdapterRows | None
-    ) -> None:
+        self,
+        slots_P: Tensor,
+        starts_P: Tensor,
+        ids_PT: Tensor,
+        width: int,
+        adapters: AdapterRows | None,
+        *,
+        through: bool,
+    ) -> Tensor:
+        """Keys and values of the tokens; what is returned are, if it goes `through` the last layer, its outputs."""
         arch, cache = self.arch, self.cache
         rows, length = ids_PT.shape
         heads, kv_heads, dim = arch.num_heads, arch.num_kv_heads, arch.head_dim
@@ -134,9 +162,9 @@ class Decoder:
             qk = self._rotate(qkv[:, : heads + kv_heads], i, turned)
             cache.keys[i][slot_PT, :, flat] = qk[:, heads:]
             cache.values[i][slot_PT, :, flat] = qkv[:, heads + kv_heads :]
-            if i == last:
+            if i == last and not through:
                 cache.record(i, slot_PT, flat, -1)
-                return
+                break
             keys = cache.keys[i][:, :, :width].index_select(0, slots_P)
             values = cache.values[i][:, :, :width].index_select(0, slots_P)
             q = qk[:, :heads].view(rows, length, kv_heads, heads // kv_heads, dim).permute(0, 2, 3, 1, 4)
@@ -146,6 +174,7 @@ class Decoder:
             attended = attended.reshape(-1, heads * dim)
             x = self._added(x, attended, layer.output, layer.output_bias, layer.output_gain, adapters, (i, OUTPUT))
             x = self._feed_forward(x, i, adapters, slot_PT, flat)
+        return x
 
     def _or_own(self, adapters: AdapterRows | None, rows: int) -> AdapterRows | None:
         """What the weights add to all rows themselves, where a request names no adapter."""

@@ -14,6 +14,7 @@ from whet.inference.decoding.adapter_rows import AdapterRows
 from whet.inference.decoding.cache import BatchRows
 from whet.inference.decoding.decoder import Decoder
 from whet.inference.decoding.scheduler import Admission, LoadedAdapter, Scheduler, columns_held
+from whet.inference.decoding.scoring import PromptScorer
 from whet.inference.limits import EngineStats
 
 if TYPE_CHECKING:
@@ -30,12 +31,14 @@ class Fill(NamedTuple):
     start: int
     tokens: list[int]
     adapter: LoadedAdapter | None
+    scorer: PromptScorer | None = None
 
 
 def fills_of(wave: list[Admission]) -> list[Fill]:
     """What is left to compute of each prompt: all but what is reused, and but the last token."""
     return [
-        Fill(each.slot, each.reused, each.job.request.prompt_ids[each.reused : -1], each.job.adapter) for each in wave
+        Fill(each.slot, each.reused, each.job.request.prompt_ids[each.reused : -1], each.job.adapter, each.job.scorer)
+        for each in wave
     ]
 
 
@@ -53,10 +56,11 @@ def waves(admissions: list[Admission]) -> list[list[Admission]]:
 
 
 def prefill_batches(fills: list[Fill], most: int = PREFILL_TOKENS) -> list[list[Fill]]:
-    """Rows in batches of similar length, so that little is padding and little is held at once."""
+    """Rows in batches of similar length, so that little is padding and little is held at once; scored ones apart."""
     batches: list[list[Fill]] = []
-    for fill in sorted((fill for fill in fills if fill.tokens), key=lambda fill: (-len(fill.tokens), fill.slot)):
-        if batches:
+    filled = [fill for fill in fills if fill.tokens]
+    for fill in sorted(filled, key=lambda fill: (fill.scorer is not None, -len(fill.tokens), fill.slot)):
+        if batches and (fill.scorer is None) == (batches[-1][0].scorer is None):
             longest = len(batches[-1][0].tokens)
             fits = (len(batches[-1]) + 1) * longest <= most
             if fits and 4 * len(fill.tokens) + 32 >= 3 * longest:
@@ -123,7 +127,8 @@ class Prefill:
         fills = fills_of(wave)
         most = CUDA_PREFILL_TOKENS if self._device.type == "cuda" else PREFILL_TOKENS
         for batch in prefill_batches(fills, most):
-            slots, starts, tokens, adapters = zip(*batch, strict=True)
-            self._decoder.prefill(list(slots), list(starts), list(tokens), adapter_rows(adapters, self._device))
+            slots, starts, tokens, adapters, scorers = zip(*batch, strict=True)
+            rows = adapter_rows(adapters, self._device)
+            self._decoder.prefill(list(slots), list(starts), list(tokens), rows, [one for one in scorers if one])
         self._stats.prefill_tokens += sum(len(fill.tokens) for fill in fills)
         self._stats.reused_tokens += sum(admission.reused for admission in wave)

@@ -60,6 +60,7 @@ class SampledTokens:
 
     tokens_B: Tensor
     logprobs_B: Tensor  # before any cut
+    probs_BV: Tensor  # of which these are
     mass_B: Tensor | None  # probability of what cuts left to draw from, 1 in a row without; None where no row cuts
     kept_BV: Tensor | None  # probabilities, 0 where cuts took them (greedy rows: all); None where no row cuts
 
@@ -88,7 +89,7 @@ def draw(
         mass_B = total_B / probs_BV.sum(-1)
     if greedy_B is not None:
         mass_B = torch.where(greedy_B, prob_B, torch.ones_like(prob_B) if mass_B is None else mass_B)
-    return SampledTokens(token_B1.squeeze(1), prob_B.log(), mass_B, None if cuts is None else kept_BV)
+    return SampledTokens(token_B1.squeeze(1), prob_B.log(), probs_BV, mass_B, None if cuts is None else kept_BV)
 
 
 def _first_above(weights_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:

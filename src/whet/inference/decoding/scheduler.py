@@ -49,6 +49,8 @@ class SampleJob:
     slot: int | None = None
     marks: list[tuple[int, int]] = field(default_factory=list)  # (version, first position it drew)
     kept: list[Any] = field(default_factory=list)  # what was left to draw each token from, where that is recorded
+    likeliest: list[Any] = field(default_factory=list)  # tokens where each was drawn, where that is wanted
+    scorer: Any = None  # of the prompt, where that is wanted; the scheduler never looks at it
     round: int | None = None  # of admissions, the first one that it waited for
 
     @property
@@ -281,7 +283,8 @@ class Scheduler:
         slot.state, slot.job, slot.adapter, slot.version = "running", job, job.adapter, version
         slot.ids = prompt[:-1]
         slot.rollout_key, slot.group_key = request.rollout_key, request.group_key
-        return Admission(job=job, slot=index, reused=min(reused, len(prompt) - 1), donor=donor)
+        needed = len(prompt) if request.scoring is None else request.scoring.first(len(prompt))
+        return Admission(job=job, slot=index, reused=min(reused, needed - 1), donor=donor)
 
     @staticmethod
     def _free(slot: Slot) -> None:

@@ -15,7 +15,7 @@ approximated: `probe` compares it with a forward pass without a cache.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from transformers.cache_utils import CacheLayerMixin, DummyLayer, DynamicLayer, 
 
 from whet.errors import ModelLoadError
 from whet.inference.decoding.adapter_rows import AdapterRows
+from whet.inference.decoding.scoring import LOGITS_AT_ONCE, PromptScorer
 from whet.inference.plain.weights import PlainForm, PlainWeights, projections
 from whet.inference.weights.weight_loader import WeightLoader
 
@@ -131,15 +132,23 @@ class PlainDecoder:
         """See `Decoder.decode`. `width` is not needed: rows are as long as they are."""
         ends = [position + 1 for position in positions_B.tolist()]
         batch = _Batch.of(list(range(len(ends))), ends, [1] * len(ends), ids_B.device)
-        return self._forward(ids_B.unsqueeze(1), batch, adapters)
+        return self._forward(ids_B.unsqueeze(1), batch, adapters, self._takes_last)[:, -1].float()
 
     def prefill(
-        self, slots: list[int], starts: list[int], tokens: list[list[int]], adapters: AdapterRows | None = None
+        self,
+        slots: list[int],
+        starts: list[int],
+        tokens: list[list[int]],
+        adapters: AdapterRows | None = None,
+        scorers: Sequence[PromptScorer] = (),
     ) -> None:
         """See `Decoder.prefill`."""
         longest, heads = max(map(len, tokens)), self.cache.keys[0].shape[1]
         width = max(start + len(row) for start, row in zip(starts, tokens, strict=True))
         step = max(1, _SCORES_PER_CHUNK // (len(slots) * heads * width))
+        if scorers:
+            vocabulary = self._model.get_input_embeddings().num_embeddings
+            step = min(step, max(1, LOGITS_AT_ONCE // (len(slots) * vocabulary)))
         for offset in range(0, longest, step):
             parts = [row[offset : offset + step] for row in tokens]
             ends = [start + min(offset + step, len(row)) for start, row in zip(starts, tokens, strict=True)]
@@ -147,10 +156,15 @@ class PlainDecoder:
             padded = [[0] * (max(fed) - len(part)) + part for part in parts]
             ids_BQ = torch.tensor(padded, device=self.cache.index.device)
             batch = _Batch.of(slots, ends, fed, ids_BQ.device)
-            self._forward(ids_BQ, batch, None if adapters is None else adapters.over(ids_BQ.shape[1]))
+            rows = None if adapters is None else adapters.over(ids_BQ.shape[1])
+            logits_BQV = self._forward(ids_BQ, batch, rows, {} if scorers else self._takes_last)
+            for row, scorer in enumerate(scorers):
+                skipped = max(0, scorer.first - 1 - starts[row] - offset)
+                if fed[row] > skipped:  # rows are padded in front
+                    scorer.take(starts[row] + offset + skipped, logits_BQV[row, -fed[row] :][skipped:].float())
 
-    def _forward(self, ids_BQ: Tensor, batch: _Batch, adapters: AdapterRows | None) -> Tensor:
-        """Logits of the tokens that follow each row, in float32."""
+    def _forward(self, ids_BQ: Tensor, batch: _Batch, adapters: AdapterRows | None, kept: Mapping[str, int]) -> Tensor:
+        """Logits of what follows each token, or with `kept` the last ones alone."""
         layers = [_RowsOfLayer(*stored, batch) for stored in zip(self.cache.keys, self.cache.values, strict=True)]
         positions = {"position_ids": batch.positions_BQ} if self._takes_positions else {}
         self._adapt(adapters)
@@ -161,11 +175,11 @@ class PlainDecoder:
                 past_key_values=Cache(layers=layers),
                 use_cache=True,
                 **positions,
-                **self._takes_last,
+                **kept,
             )
         finally:
             self._row_adapters = None
-        logits: Tensor = output.logits[:, -1].float()
+        logits: Tensor = output.logits
         return logits
 
     def _adapt(self, adapters: AdapterRows | None) -> None:

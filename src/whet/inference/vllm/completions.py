@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from whet.errors import EndpointDownError, EngineError, ModelError, RequestRefusedError
-from whet.inference.protocol import FinishReason, OnTokens, SampleRequest
+from whet.inference.protocol import (
+    FinishReason,
+    OnTokens,
+    PromptScores,
+    Sample,
+    SampleRequest,
+    Scoring,
+    TokenLogprobs,
+    VersionRun,
+)
+from whet.inference.requests import check_scoring
 
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 """`--logprobs-mode` of a server: of the model's logits, or of those after temperature and cuts."""
@@ -32,6 +42,25 @@ class CompletionPiece(NamedTuple):
     logprobs: list[float]
     finish_reason: FinishReason | None
     experts: Any = None
+    prompt_scores: PromptScores | None = None
+    top: TokenLogprobs | None = None
+
+
+MOST_TOP = 20
+"""Most probable tokens that a server returns, unless it was started with another `--max-logprobs`."""
+
+
+def check_scores(request: SampleRequest, *, listens: bool) -> None:
+    """Raise `RequestRefusedError` for what `Scoring` has and this API does not."""
+    scoring, count = request.scoring, len(request.prompt_ids)
+    if scoring is None:
+        return
+    check_scoring(scoring, count, None, listens=listens)
+    lacking = {"targets": scoring.targets is not None, "prompt_draws": scoring.prompt_draws > 0}
+    if named := [f"scoring.{name}" for name, wanted in lacking.items() if wanted]:
+        raise RequestRefusedError(f"a vLLM server has nothing like {' and '.join(named)}; the embedded engine has")
+    if max(scoring.top, scoring.prompt_top) > MOST_TOP:
+        raise RequestRefusedError(f"a vLLM server returns at most {MOST_TOP} tokens of each position")
 
 
 def check_logprobs(request: SampleRequest, mode: LogprobsMode) -> None:
@@ -82,11 +111,18 @@ def body_of(request: SampleRequest, model: str, *, stream: bool) -> bytes:
         "include_stop_str_in_output": True,
         "stream": stream,
     }
+    if (scoring := request.scoring) is not None:
+        body["logprobs"] = scoring.top
+        if scoring.of_prompt:
+            body["prompt_logprobs"] = scoring.prompt_top
     return json.dumps(body).encode()
 
 
-def drawn_in(choice: dict[str, Any]) -> CompletionPiece:
-    """The tokens in one choice of an answer. Raises `ModelError` for a server that does not return them."""
+def drawn_in(choice: dict[str, Any], request: SampleRequest | None = None) -> CompletionPiece:
+    """The tokens in one choice of an answer, with what the scoring of a `request` names.
+
+    Raises `ModelError` for a server that does not return them.
+    """
     ids, given = choice.get("token_ids"), choice.get("logprobs") or {}
     logprobs, reason = given.get("token_logprobs") or [], choice.get("finish_reason")
     if ids is None or len(logprobs) != len(ids):
@@ -94,9 +130,57 @@ def drawn_in(choice: dict[str, Any]) -> CompletionPiece:
         raise ModelError(f"the vLLM server returned {what}; whet needs vLLM 0.20 or newer")
     if reason not in (None, "stop", "length", INTERRUPTED):
         raise ModelError(f"the vLLM server ended an answer with {reason!r}")
-    return CompletionPiece(
+    piece = CompletionPiece(
         ids, logprobs, None if reason == INTERRUPTED else reason, _experts(choice.get("routed_experts"))
     )
+    if request is None or (scoring := request.scoring) is None or piece.finish_reason is None:
+        return piece
+    tops = [
+        {int(key.removeprefix("token_id:")): logprob for key, logprob in each.items()}
+        for each in given.get("top_logprobs") or []
+    ]
+    if scoring.top and len(tops) != len(ids):
+        raise ModelError(f"the vLLM server returned {len(tops)} lists of most probable tokens for {len(ids)} tokens")
+    return piece._replace(
+        prompt_scores=_prompt_scores(request, scoring, choice.get("prompt_logprobs")) if scoring.of_prompt else None,
+        top=_likeliest(tops, scoring.top) if scoring.top else None,
+    )
+
+
+def part_of(drawn: CompletionPiece, version: int) -> Sample:
+    """What one answer of the server adds to a sample."""
+    versions = [VersionRun(version, len(drawn.ids))] if drawn.ids else []
+    part = Sample(drawn.ids, drawn.logprobs, versions, drawn.finish_reason or "length", experts=drawn.experts)
+    part.prompt_scores, part.top = drawn.prompt_scores, drawn.top
+    return part
+
+
+def _prompt_scores(request: SampleRequest, scoring: Scoring, given: list[Any] | None) -> PromptScores:
+    import numpy as np
+
+    prompt, first = request.prompt_ids, scoring.first(len(request.prompt_ids))
+    if given is None or len(given) != len(prompt):
+        raise ModelError(f"the vLLM server returned no logprobs of {len(prompt)} prompt tokens")
+    found = [
+        {} if each is None or number < first else {int(token): entry["logprob"] for token, entry in each.items()}
+        for number, each in enumerate(given)
+    ]
+    own = [each.get(token, np.nan) for token, each in zip(prompt, found, strict=True)]
+    return PromptScores(
+        np.array(own, np.float32) if scoring.prompt else None,
+        _likeliest(found, scoring.prompt_top) if scoring.prompt_top else None,
+        None,
+        None,
+    )
+
+
+def _likeliest(found: list[dict[int, float]], width: int) -> TokenLogprobs:
+    """The most probable of the tokens at each position: beside those that were wanted, a server names the own one."""
+    likeliest = TokenLogprobs.blank(len(found), width)
+    for number, logprobs in enumerate(found):
+        for rank, (token, logprob) in enumerate(sorted(logprobs.items(), key=lambda pair: -pair[1])[:width]):
+            likeliest.ids[number, rank], likeliest.logprobs[number, rank] = token, logprob
+    return likeliest
 
 
 def _experts(encoded: str | None) -> Any:

@@ -34,7 +34,7 @@ from whet.errors import (
     RequestRefusedError,
     TrainingError,
 )
-from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
+from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.requests import SampleLostError, check_adapter, check_params, joined, remaining
 from whet.inference.vllm.completions import (
     PROBE,
@@ -44,9 +44,11 @@ from whet.inference.vllm.completions import (
     Needs,
     body_of,
     check_logprobs,
+    check_scores,
     described,
     drawn_in,
     mistakes,
+    part_of,
 )
 from whet.inference.vllm.http_connection import EngineHttpResponse, HttpPool
 from whet.inference.vllm.server import SERVED_NAME
@@ -113,7 +115,7 @@ class VllmEngine(Engine):
 
         An answer that breaks off with the server is a `SampleLostError`, with what is known of it.
         """
-        self._check(request)
+        self._check(request, listens=on_tokens is not None)
         parts: Sample | None = None
         rest = request
         while True:
@@ -128,11 +130,13 @@ class VllmEngine(Engine):
             except EndpointDownError as error:
                 known = [] if parts is None else [parts]
                 if stream is not None:
-                    known.append(_part(stream.drawn, version))
+                    known.append(part_of(stream.drawn, version))
                 if any(part.ids for part in known):
                     raise SampleLostError(str(error), joined(*known)) from None
                 raise
-            part = _part(drawn, version)
+            if drawn.finish_reason is None and request.scoring is not None:
+                continue  # from its beginning: scores are those of one version
+            part = part_of(drawn, version)
             parts = part if parts is None else joined(parts, part)
             if drawn.finish_reason is not None:
                 return parts
@@ -218,7 +222,7 @@ class VllmEngine(Engine):
             raise EngineError(f"{'; '.join(wrong)}. Start it again with what is named.")
         return int(server["max_model_len"])
 
-    def _check(self, request: SampleRequest) -> None:
+    def _check(self, request: SampleRequest, *, listens: bool) -> None:
         prompt, params = request.prompt_ids, request.params
         if self._asleep:
             raise ModelError("the engine sleeps")
@@ -228,6 +232,7 @@ class VllmEngine(Engine):
             raise RequestRefusedError("a request needs at least one prompt token and max_tokens of at least 1")
         check_params(params)
         check_logprobs(request, self._mode)
+        check_scores(request, listens=listens)
         if len(prompt) + params.max_tokens > self.max_context:
             raise OverlongPromptError(
                 f"prompt ({len(prompt)}) and max_tokens ({params.max_tokens}) exceed the context of {self.max_context}"
@@ -257,7 +262,7 @@ class VllmEngine(Engine):
     async def _complete(self, request: SampleRequest, served: str, stream: DrawnStream | None) -> CompletionPiece:
         body = body_of(request, served, stream=stream is not None)
         if stream is None:
-            return drawn_in((await self._ask("POST", "/v1/completions", body))["choices"][0])
+            return drawn_in((await self._ask("POST", "/v1/completions", body))["choices"][0], request)
         await self._ask("POST", "/v1/completions", body, stream.feed)
         if not stream.complete:
             raise self._gone("an answer broke off")
@@ -387,12 +392,6 @@ class VllmEngine(Engine):
         if answer.status < 500:
             return RequestRefusedError(f"the vLLM server refused: {text[:500]}")
         return self._gone(f"status {answer.status}: {text[:300]}")
-
-
-def _part(drawn: CompletionPiece, version: int) -> Sample:
-    """What one answer of the server adds to a sample."""
-    versions = [VersionRun(version, len(drawn.ids))] if drawn.ids else []
-    return Sample(drawn.ids, drawn.logprobs, versions, drawn.finish_reason or "length", experts=drawn.experts)
 
 
 def _call(method: str, *arguments: str) -> bytes:
