@@ -161,23 +161,23 @@ def _prompt_scores(request: SampleRequest, scoring: Scoring, given: list[Any] | 
     prompt, first = request.prompt_ids, scoring.first(len(request.prompt_ids))
     if given is None or len(given) != len(prompt):
         raise ModelError(f"the vLLM server returned no logprobs of {len(prompt)} prompt tokens")
-    found = [
+    by_token = [
         {} if each is None or number < first else {int(token): entry["logprob"] for token, entry in each.items()}
         for number, each in enumerate(given)
     ]
-    own = [each.get(token, np.nan) for token, each in zip(prompt, found, strict=True)]
+    own = [each.get(token, np.nan) for token, each in zip(prompt, by_token, strict=True)]
     return PromptScores(
         np.array(own, np.float32) if scoring.prompt else None,
-        _likeliest(found, scoring.prompt_top) if scoring.prompt_top else None,
+        _likeliest(by_token, scoring.prompt_top) if scoring.prompt_top else None,
         None,
         None,
     )
 
 
-def _likeliest(found: list[dict[int, float]], width: int) -> TokenLogprobs:
+def _likeliest(by_token: list[dict[int, float]], width: int) -> TokenLogprobs:
     """The most probable of the tokens at each position: beside those that were wanted, a server names the own one."""
-    likeliest = TokenLogprobs.blank(len(found), width)
-    for number, logprobs in enumerate(found):
+    likeliest = TokenLogprobs.blank(len(by_token), width)
+    for number, logprobs in enumerate(by_token):
         for rank, (token, logprob) in enumerate(sorted(logprobs.items(), key=lambda pair: -pair[1])[:width]):
             likeliest.ids[number, rank], likeliest.logprobs[number, rank] = token, logprob
     return likeliest
