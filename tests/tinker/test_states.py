@@ -202,6 +202,9 @@ def test_downloads_are_a_peft_directory(served: Any, trained: Any) -> None:
     with tarfile.open(fileobj=io.BytesIO(archive.content)) as file:
         assert "./adapter_config.json" in file.getnames()
     assert path.endswith("external_weights/out")
+    deadline = time.monotonic() + 10  # the server removes it after the last byte
+    while list(served.server.states.glob("*.partial")) and time.monotonic() < deadline:
+        time.sleep(0.02)
     assert not list(served.server.states.glob("*.partial"))
 
 

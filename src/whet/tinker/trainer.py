@@ -67,12 +67,14 @@ class Trainer:
         passes = [head for head in ready if head.kind in (log.FORWARD, log.FORWARD_BACKWARD)]
         for batch in self._batches(passes):
             self._finish(self._passes(batch))
+        ends = [self._other(head) for head in ready if head.kind == log.OPTIM_STEP]
+        self._finish(ends)
+        for end in ends:
+            if not end.failed:
+                self._keep_state(end.head)
         for head in ready:
-            if head.kind not in (log.FORWARD, log.FORWARD_BACKWARD):
-                end = self._other(head)
-                self._finish([end])
-                if head.kind == log.OPTIM_STEP and not end.failed:
-                    self._keep_state(head)
+            if head.kind not in (log.FORWARD, log.FORWARD_BACKWARD, log.OPTIM_STEP):
+                self._finish([self._other(head)])
         if not ready and hub.clock() - self._tidied > TIDY_S:
             self._tidied = hub.clock()
             for model in states.tidy(self._server):
@@ -218,6 +220,8 @@ class Trainer:
         )
 
     def _finish(self, ends: Sequence[RequestEnd]) -> None:
+        if not ends:
+            return
         with self._server.hub.database.write() as session:
             log.finish(session, ends, self._server.hub.clock())
         self._server.answers.ready([end.head.id for end in ends])

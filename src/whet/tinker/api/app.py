@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from sqlalchemy.exc import DataError
+from starlette.responses import Response
 
+from whet.dashboard.call import error_answer
 from whet.hub.api.app import create_app as create_hub_app
+from whet.hub.errors import HubError
 from whet.tinker.api import futures, runs, sessions, states, training
 from whet.tinker.server import TinkerServer
 
@@ -18,4 +22,10 @@ def create_tinker_app(server: TinkerServer) -> FastAPI:
     """The ASGI application of one server."""
     app = create_hub_app(server.hub, first=ROUTERS, larger={LARGER: server.limits.body_bytes})
     app.state.tinker = server
+    for kind in (DataError, OverflowError, UnicodeEncodeError):
+        app.add_exception_handler(kind, _not_storable)
     return app
+
+
+async def _not_storable(request: Request, error: Exception) -> Response:
+    return error_answer(HubError("invalid", "the request has a text or a number that the database cannot store."))

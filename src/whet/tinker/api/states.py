@@ -83,6 +83,12 @@ def delete_state(call: Training, server: Server, model: str, segment: str, name:
     return Response(status_code=204)
 
 
+@router.delete(OF_RUN + "/{name}")
+def delete_without_kind(call: Training, model: str, name: str) -> Response:
+    """A training state and sampler weights may have one name."""
+    raise HubError("malformed", f"checkpoint id: '{name[:100]}' has no kind. Write weights/NAME, as lists do.")
+
+
 @router.post(ONE + "/publish")
 def publish(call: Training, server: Server, model: str, segment: str, name: str) -> Response:
     return _set(call, server, _path(model, segment, name), public=True)
