@@ -64,6 +64,15 @@ class BlockMatrix:
         result: Tensor = _Product.apply(x_NC, self)  # type: ignore[no-untyped-call]
         return result
 
+    def transposed_product(self, grad_NR: Tensor) -> Tensor:
+        """grad @ W, [N, C], in the dtype of grad."""
+        flat, grad_x = grad_NR.reshape(-1, grad_NR.shape[-1]), None
+        for part, weight in self._parts(grad_NR.dtype):
+            more = torch.mm(flat[:, part], weight.T)
+            grad_x = more if grad_x is None else grad_x.float().add_(more)  # summed in float32
+        assert grad_x is not None
+        return grad_x.to(grad_NR.dtype).view(*grad_NR.shape[:-1], self.columns)
+
     def _parts(self, dtype: torch.dtype, rows: slice | None = None) -> Iterator[tuple[slice, Tensor]]:
         """Rows and the transposed matrix of them, [C, n], which the next part overwrites."""
         rows = rows or slice(0, self.shape[0])
@@ -145,9 +154,4 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_NR: Tensor) -> tuple[Tensor, None]:
-        flat, grad_x = grad_NR.reshape(-1, grad_NR.shape[-1]), None
-        for part, weight in ctx.matrix._parts(grad_NR.dtype):
-            more = torch.mm(flat[:, part], weight.T)
-            grad_x = more if grad_x is None else grad_x.float().add_(more)  # summed in float32
-        assert grad_x is not None
-        return grad_x.to(grad_NR.dtype).view(*grad_NR.shape[:-1], ctx.matrix.columns), None
+        return ctx.matrix.transposed_product(grad_NR), None

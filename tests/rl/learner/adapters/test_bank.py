@@ -3,17 +3,30 @@
 import json
 import math
 
+import gguf
 import numpy as np
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from tests.inference.weights import gguf_files
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, LlamaConfig, Phi3Config, Qwen3MoeConfig
 
-from whet.errors import ConfigError, RunError, TrainingError
+from whet.errors import ConfigError, ModelLoadError, RunError, TrainingError
+from whet.inference.model_names import resolve_model
+from whet.rl.learner.adapters import logits
 from whet.rl.learner.adapters.work import AdamParams, AdapterOutput, AdapterSpec, AdapterWork, Datum
 from whet.rl.learner.config import LearnerConfig
 from whet.rl.learner.make import make_bank
 
+SIZES = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head")
 SPECS = {
     "wide": AdapterSpec(8, ALL, seed=1),
@@ -111,6 +124,17 @@ def test_work_in_small_pieces_is_bitwise_what_it_is_alone(model_dir):
     for name, spec in SPECS.items():
         assert torch.equal(mixed[2][name], alone[2][name])
         if not spec.dropout:  # which is drawn for each piece
+            torch.testing.assert_close(mixed[1][name][0], whole[1][name][0], rtol=1e-4, atol=1e-5)
+
+
+def test_logits_in_chunks_are_bitwise_what_they_are_alone(model_dir, monkeypatch):
+    whole = trained(new_bank(model_dir), 2, together=True)
+    monkeypatch.setattr(logits, "elements", lambda like: 61 * 48)  # three tiles: some pieces have more
+    mixed = trained(new_bank(model_dir), 2, together=True)
+    alone = trained(new_bank(model_dir), 2, together=False)
+    for name, spec in SPECS.items():
+        assert torch.equal(mixed[2][name], alone[2][name])
+        if not (spec.dropout and "lm_head" in spec.targets):  # dropped from the hidden states of each chunk
             torch.testing.assert_close(mixed[1][name][0], whole[1][name][0], rtol=1e-4, atol=1e-5)
 
 
@@ -295,3 +319,69 @@ def test_an_export_is_sealed_only_when_saved(bank, tmp_path):
     bank.export("head", tmp_path / "exported")
     assert not (tmp_path / "exported" / "manifest.json").exists()
     assert json.loads((tmp_path / "exported" / "adapter_config.json").read_text())["target_modules"] == ["lm_head"]
+
+
+BASES = {
+    "llama with biases": LlamaConfig(**SIZES, tie_word_embeddings=False, attention_bias=True),
+    "window": Gemma3TextConfig(**SIZES, sliding_window=8, query_pre_attn_scalar=8, tie_word_embeddings=True),
+    "fused": Phi3Config(**SIZES, tie_word_embeddings=False, pad_token_id=0),
+    "experts": Qwen3MoeConfig(**SIZES, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2),
+}
+
+
+@pytest.mark.parametrize("kind", BASES)
+def test_bases_of_other_families(kind, tmp_path):
+    torch.manual_seed(7)
+    AutoModelForCausalLM.from_config(BASES[kind]).save_pretrained(tmp_path)
+    bank, own = new_bank(tmp_path), new_bank(tmp_path)
+    everything = [target for targets in bank.targets.values() for target in targets]
+    for each in (bank, own):
+        each.create("wide", AdapterSpec(4, tuple(everything)))
+        each.create("head", AdapterSpec(2, (everything[0], "lm_head")))
+    for number in range(2):
+        works = [work for work in works_of(number) if work.adapter in ("wide", "head")]
+        for work, mixed in zip(works, bank.forward_backward(works), strict=True):
+            (alone,) = own.forward_backward([work])
+            if kind == "experts":  # whose products have as many rows as are routed to each
+                assert mixed.loss == pytest.approx(alone.loss, rel=1e-5)
+                torch.testing.assert_close(gradient(bank, work.adapter), gradient(own, work.adapter))
+            else:
+                assert_same(mixed, alone)
+                assert torch.equal(gradient(bank, work.adapter), gradient(own, work.adapter))
+            for each in (bank, own):
+                each.optim_step(work.adapter, STEP)
+
+
+def test_adapters_of_stacked_experts_are_refused(tmp_path):
+    AutoModelForCausalLM.from_config(BASES["experts"]).save_pretrained(tmp_path)
+    bank = new_bank(tmp_path)
+    assert bank.targets["mlp"] == ()
+    with pytest.raises(ConfigError, match="no layer named down_proj"):
+        bank.create("a", AdapterSpec(2, ("down_proj",)))
+
+
+def test_a_base_in_bfloat16_and_one_in_blocks(bank, model_dir, tmp_path, monkeypatch):
+    half = make_bank(model_dir, computation=LearnerConfig(device="cpu", dtype="bfloat16", base_dtype="bfloat16"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    gguf_files.write(tmp_path / "model.gguf", "llama", gguf.GGMLQuantizationType.Q4_1, tied=True)
+    directory = resolve_model(str(tmp_path / "model.gguf"))
+    computation = LearnerConfig(device="cpu", dtype="float32")
+    packed, dense = (make_bank(directory, computation=computation, base=base) for base in ("packed", "dense"))
+    for one, other, tolerance in ((half, bank, 0.1), (packed, dense, 1e-5)):
+        for name in ("wide", "attention"):
+            for each in (one, other):
+                each.create(name, SPECS[name])
+        works = works_of(3)[:2]
+        for work, left, right in zip(works, one.forward_backward(works), other.forward_backward(works), strict=True):
+            assert left.loss == pytest.approx(right.loss, rel=tolerance, abs=tolerance)
+            theirs = gradient(other, work.adapter)
+            assert (gradient(one, work.adapter) - theirs).norm() < tolerance * theirs.norm()
+            one.optim_step(work.adapter, STEP)
+
+
+def test_a_family_of_transformers_alone_is_refused(tmp_path):
+    AutoModelForCausalLM.from_config(
+        GPT2Config(vocab_size=61, n_embd=32, n_layer=2, n_head=4, n_positions=64)
+    ).save_pretrained(tmp_path)
+    with pytest.raises(ModelLoadError, match="own forward pass"):
+        make_bank(tmp_path)

@@ -29,12 +29,12 @@ from transformers import PreTrainedModel
 from whet.errors import ConfigError, RunError, TrainingError, WhetError
 from whet.inference.plain.weights import projections
 from whet.rl.learner.adapters.adapter import Sizes, TrainedAdapter, checked, numbers_of, read_training, spec_of
-from whet.rl.learner.adapters.layers import AdaptedLinear, DropoutDraw, LayerPart, low_rank_logits, tile_of
+from whet.rl.learner.adapters.layers import AdaptedLinear, DropoutDraw, LayerPart, tile_of
 from whet.rl.learner.adapters.layout import Piece, lay_out, pieces_of
+from whet.rl.learner.adapters.logits import Targets, target_logprobs
 from whet.rl.learner.adapters.work import AdamParams, AdapterOutput, AdapterSpec, AdapterWork, Datum
 from whet.rl.learner.config import LearnerConfig
 from whet.rl.learner.forward.decoder import hidden_states
-from whet.rl.learner.forward.logprobs import LowRankLogits, token_logprobs
 from whet.rl.learner.lora import OF_EXPERTS
 from whet.rl.learner.weights import copy_tokenizer
 
@@ -67,9 +67,8 @@ class AdapterBank:
             if not (stacked and attribute in OF_EXPERTS):
                 self._layers[name] = AdaptedLinear(module)
                 setattr(model.get_submodule(owner), attribute, self._layers[name])
-        head: Any = self._model.lm_head
+        self._layers[UNEMBEDDING] = AdaptedLinear(self._model.lm_head)
         self._sizes = {name: layer.sizes for name, layer in self._layers.items()}
-        self._sizes[UNEMBEDDING] = head.in_features, head.out_features
 
     @property
     def names(self) -> list[str]:
@@ -80,7 +79,7 @@ class AdapterBank:
     def targets(self) -> dict[str, tuple[str, ...]]:
         """What a spec's targets may be: names of `attention`, of `mlp` and of the `unembedding`."""
         named: dict[str, dict[str, None]] = {"attention": {}, "mlp": {}, "unembedding": {UNEMBEDDING: None}}
-        for name in self._layers:
+        for name in filter(UNEMBEDDING.__ne__, self._layers):
             owner, _, target = name.rpartition(".")
             named["attention" if owner.endswith("attn") else "mlp"][target] = None
         return {part: tuple(targets) for part, targets in named.items()}
@@ -181,12 +180,11 @@ class AdapterBank:
         if not together:
             return
         made = lay_out([piece for _, piece in together], self._tile)
-        heads: list[LayerPart | None] = []
-        for (job, piece), start in zip(together, made.starts, strict=True):
-            parts = job.parts(piece, slice(start, start + len(piece.ids_T)), self._dtype)
-            heads.append(parts.pop(UNEMBEDDING, None))
-            for name, part in parts.items():
+        for index, (job, piece) in enumerate(together):
+            for name, part in job.parts(index, piece, self._dtype).items():
                 self._layers[name].parts.append(part)
+        for layer in self._layers.values():
+            layer.spans = made.spans
         training = any(job.work.backward for job, _ in together)
         try:
             with (
@@ -201,51 +199,17 @@ class AdapterBank:
                     made.layout,
                     recompute=self._computation.activation_checkpointing,
                 )
+                targets = [job.targets_of(piece) for job, piece in together]
+                logprobs = target_logprobs(self._layers[UNEMBEDDING], hidden_TD, made.spans, targets, self._tile)
                 outputs: list[tuple[Tensor, Tensor]] = []
-                leaves: list[tuple[Tensor, Tensor]] = []
-                for (job, piece), own_TD, head in zip(together, hidden_TD.split(made.spans), heads, strict=True):
-                    logprobs_N, added = self._logprobs(job, piece, own_TD[: len(piece.ids_T)], head)
-                    leaves += added
+                for (job, piece), logprobs_N in zip(together, logprobs, strict=True):
                     if (slope_N := job.take(piece, logprobs_N)) is not None:
                         outputs.append((logprobs_N, slope_N))
             if outputs:
                 torch.autograd.backward([y for y, _ in outputs], [slope for _, slope in outputs])
-            for leaf, gradient in leaves:
-                if leaf.grad is not None:
-                    gradient.add_(leaf.grad)
         finally:
             for layer in self._layers.values():
                 layer.parts = []
-
-    def _logprobs(
-        self, job: _Job, piece: Piece, hidden_TD: Tensor, head: LayerPart | None
-    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """log p of the targets of a piece's sequences, one sequence after the other; and leaves as in
-        `low_rank_logits`."""
-        rows, targets = [], []
-        for number, path in zip(piece.numbers, piece.paths, strict=True):
-            target_N = job.targets(number).reshape(len(path), -1)
-            rows.append(np.repeat(path, target_N.shape[1]))
-            targets.append(target_N.reshape(-1))
-        row_N, target_N = np.concatenate(rows), np.concatenate(targets)
-        order_N = np.argsort(row_N, kind="stable")
-        added: LowRankLogits | None = None
-        leaves: list[tuple[Tensor, Tensor]] = []
-        if head is not None:
-            down, up, leaves = low_rank_logits(head, hidden_TD)
-            added = LowRankLogits(down, up)
-        weight = getattr(self._model.lm_head, "matrix", self._model.lm_head.weight)
-        ordered_N, _ = token_logprobs(
-            hidden_TD,
-            weight,
-            torch.from_numpy(target_N[order_N]).to(self._device),
-            torch.from_numpy(row_N[order_N]).to(self._device),
-            hidden_TD.new_ones(len(hidden_TD)),
-            added=added,
-        )
-        back_N = np.empty_like(order_N)
-        back_N[order_N] = np.arange(len(order_N))
-        return ordered_N[torch.from_numpy(back_N).to(self._device)], leaves
 
 
 @dataclass(slots=True, eq=False)
@@ -264,8 +228,8 @@ class _Job:
     sums: dict[int, dict[str, float]] = field(default_factory=dict)
     """Of each sequence, its loss with its diagnostics."""
 
-    def parts(self, piece: Piece, rows: slice, dtype: torch.dtype) -> dict[str, LayerPart]:
-        """What the adapter adds to each of its layers, for the piece in these rows."""
+    def parts(self, index: int, piece: Piece, dtype: torch.dtype) -> dict[str, LayerPart]:
+        """What the adapter adds to each of its layers, for the piece of this index in a pass."""
         adapter, flat = self.adapter, self.adapter.flat.detach()
         if self.work.backward and self.gradient is None:
             self.gradient = torch.zeros_like(flat)
@@ -273,7 +237,7 @@ class _Job:
         factors = adapter.factors if dtype == torch.float32 else adapter.views(flat.to(dtype))
         draw = self.first_draw + self.pieces.index(piece)
         return {
-            name: LayerPart(rows, down, up, adapter.scale, self.gradients.get(name), self._dropout(draw, name))
+            name: LayerPart(index, down, up, adapter.scale, self.gradients.get(name), self._dropout(draw, name))
             for name, (down, up) in factors.items()
         }
 
@@ -285,6 +249,15 @@ class _Job:
 
     def targets(self, number: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         return np.asarray(self.work.data[number].inputs["target_tokens"]).astype(np.int64)
+
+    def targets_of(self, piece: Piece) -> Targets:
+        """Those of the piece's sequences, one sequence after the other."""
+        rows, tokens = [], []
+        for number, path in zip(piece.numbers, piece.paths, strict=True):
+            target_N = self.targets(number).reshape(len(path), -1)
+            rows.append(np.repeat(path, target_N.shape[1]))
+            tokens.append(target_N.reshape(-1))
+        return Targets(np.concatenate(rows), np.concatenate(tokens))
 
     def take(self, piece: Piece, logprobs_N: Tensor) -> Tensor | None:
         """The losses of the piece's sequences; the gradient of their sum, where there is one to go on with."""

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-TILE = 32
+from whet.rl.learner.forward.kernels import product_dtype
+from whet.rl.learner.packed_base import FrozenLinear
+
+TILE = 16
 """Rows of a product on a CPU; in bfloat16 twice as many, which the forward pass pads to."""
 
 
@@ -45,9 +47,9 @@ class DropoutDraw:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerPart:
-    """What one adapter adds to one layer, for the rows of one piece."""
+    """What one adapter adds to one layer, for the rows of one piece with their padding."""
 
-    rows: slice
+    piece: int  # which of the pieces of a pass
     down: Tensor  # [r, in], in the dtype of products
     up: Tensor  # [out, r]
     scale: float
@@ -56,12 +58,13 @@ class LayerPart:
 
 
 class AdaptedLinear(nn.Module):
-    """A linear layer of the base; `parts` is what adapters add in this pass."""
+    """A linear layer of the base; `parts` is what adapters add in this pass, whose pieces have so many rows each."""
 
     def __init__(self, base: nn.Module) -> None:
         super().__init__()
         self.base = base
         self.parts: list[LayerPart] = []
+        self.spans: list[int] = []
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -70,91 +73,82 @@ class AdaptedLinear(nn.Module):
         return base.in_features, base.out_features
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.product(x, self.parts, self.spans)
+
+    def product(self, x: Tensor, parts: list[LayerPart], spans: list[int]) -> Tensor:
+        """Of rows that are those of some pieces, with the parts that are for them."""
+        anchor = _ANCHOR if parts else None
+        y: Tensor = _AdaptedProduct.apply(x.to(product_dtype(x.device)), anchor, self, parts, spans)  # type: ignore[no-untyped-call]
+        return y
+
+    def forwards(self, x: Tensor) -> Tensor:
+        """x @ W.T + b, in the dtype of x."""
         base: Any = self.base
-        if type(base) is nn.Linear and x.device.type == "cpu":
-            y: Tensor = _TiledProduct.apply(x, base.weight, base.bias)  # type: ignore[no-untyped-call]
-        else:
-            y = base(x)
-        if not self.parts:
-            return y
-        added: Tensor = _Added.apply(y, x, _ANCHOR, self.parts)  # type: ignore[no-untyped-call]
-        return added
+        y = base.matrix.product(x) if isinstance(base, FrozenLinear) else _tiled(x, base.weight.to(x.dtype).T)
+        return y if base.bias is None else y.add_(base.bias.to(x.dtype))
+
+    def backwards(self, grad: Tensor) -> Tensor:
+        """grad @ W."""
+        base: Any = self.base
+        if isinstance(base, FrozenLinear):
+            return base.matrix.transposed_product(grad)
+        return _tiled(grad, base.weight.to(grad.dtype))
 
 
 _ANCHOR = torch.zeros((), requires_grad=True)
 """With it a gradient comes by an adapter even where its layer's input has none, as in the first layer."""
 
 
-class _TiledProduct(torch.autograd.Function):
-    """x @ W.T + b in the dtype of x, for a W that is frozen."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(weight)
-        y = _tiled(x, weight.to(x.dtype).T)
-        return y if bias is None else y.add_(bias.to(x.dtype))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
-        (weight,) = ctx.saved_tensors
-        return _tiled(grad.contiguous(), weight.to(grad.dtype)) if ctx.needs_input_grad[0] else None, None, None
-
-
 def _tiled(x: Tensor, matrix: Tensor) -> Tensor:
     rows = tile_of(x.device, x.dtype)
+    if rows == 1:
+        return x @ matrix
     tiles = len(x) // rows
     y = x.new_empty(len(x), matrix.shape[1])
     torch.bmm(x.view(tiles, rows, -1), matrix.expand(tiles, -1, -1), out=y.view(tiles, rows, -1))
     return y
 
 
-class _Added(torch.autograd.Function):
-    """y plus what the parts make of x, in place."""
-
+class _AdaptedProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, y: Tensor, x: Tensor, anchor: Tensor, parts: list[LayerPart]) -> Tensor:
-        ctx.mark_dirty(y)
+    def forward(
+        ctx: Any, x: Tensor, anchor: Tensor | None, layer: AdaptedLinear, parts: list[LayerPart], spans: list[int]
+    ) -> Tensor:
+        y = layer.forwards(x)
         lows, lefts = [], []
+        own_x, own_y = (x.split(spans), y.split(spans)) if parts else ((), ())
         for part in parts:
-            left = x[part.rows]
+            left = own_x[part.piece]
             if part.dropout is not None:
                 left = left * part.dropout.factors(left)
             low = torch.mm(left, part.down.T)
-            y[part.rows].addmm_(low, part.up.T, alpha=part.scale)
+            own_y[part.piece].addmm_(low, part.up.T, alpha=part.scale)
             lows.append(low)
             lefts.append(left)
-        ctx.parts, ctx.lows = parts, lows
-        ctx.save_for_backward(x, *lefts)
+        ctx.layer, ctx.parts, ctx.lows, ctx.spans = layer, parts, lows, spans
+        ctx.save_for_backward(*lefts)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
-        x, *lefts = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, None, None]:
         grad = grad.contiguous()
-        grad_x = torch.zeros_like(x) if ctx.needs_input_grad[1] else None
-        for part, low, left in zip(ctx.parts, ctx.lows, lefts, strict=True):
+        grad_x = ctx.layer.backwards(grad) if ctx.needs_input_grad[0] else None
+        if not ctx.parts:
+            return grad_x, None, None, None, None
+        own_grad, own_grad_x = grad.split(ctx.spans), () if grad_x is None else grad_x.split(ctx.spans)
+        for part, low, left in zip(ctx.parts, ctx.lows, ctx.saved_tensors, strict=True):
             if part.gradients is None:  # its rows get no gradient
                 continue
-            own = grad[part.rows]
+            own = own_grad[part.piece]
             grad_low = torch.mm(own, part.up)  # without the scale
             for total, of_output, of_input in zip(part.gradients, (grad_low, own), (left, low), strict=True):
                 if total.dtype == own.dtype:
                     total.addmm_(of_output.T, of_input, alpha=part.scale)
                 else:
                     total.add_(torch.mm(of_output.T, of_input), alpha=part.scale)
-            if grad_x is not None:
-                own_x = grad_x[part.rows].addmm_(grad_low, part.down, alpha=part.scale)
-                if part.dropout is not None:
-                    own_x.mul_(part.dropout.factors(own_x))
-        return grad, grad_x, None, None
-
-
-def low_rank_logits(part: LayerPart, hidden_ND: Tensor) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]]:
-    """What an adapter of the output matrix makes of hidden states: its two factors of what logits get, and for each of
-    its matrices that a gradient comes to, the leaf and where its gradient is added."""
-    down, up = part.down.detach(), part.up.detach()
-    leaves: list[tuple[Tensor, Tensor]] = []
-    if part.gradients is not None:
-        leaves = [*zip((down.requires_grad_(), up.requires_grad_()), part.gradients, strict=True)]
-    left_ND = hidden_ND if part.dropout is None else hidden_ND * part.dropout.factors(hidden_ND)
-    return F.linear(left_ND, down) * part.scale, up, leaves
+            if own_grad_x and part.dropout is None:
+                own_grad_x[part.piece].addmm_(grad_low, part.down, alpha=part.scale)
+            elif own_grad_x and part.dropout is not None:
+                left_grad = torch.mm(grad_low, part.down).mul_(part.dropout.factors(left))
+                own_grad_x[part.piece].add_(left_grad, alpha=part.scale)
+        return grad_x, None, None, None, None

@@ -206,7 +206,7 @@ def _tiles(states_N: Tensor, count: int, vocabulary: int, *, whole: bool) -> Ite
     The `whole` is one tile.
     """
     most = count if whole else min(count, STATES_AT_ONCE)
-    width = vocabulary if whole else max(1, _elements(states_N) // max(most, 1))
+    width = vocabulary if whole else max(1, elements(states_N) // max(most, 1))
     for states, part in _pieces(states_N, count, most):
         for start in range(0, vocabulary, width):
             yield states, part, slice(start, min(start + width, vocabulary))
@@ -214,7 +214,7 @@ def _tiles(states_N: Tensor, count: int, vocabulary: int, *, whole: bool) -> Ite
 
 def _chunks(states_N: Tensor, count: int, vocabulary: int) -> list[tuple[slice, slice]]:
     """Hidden states that are computed together, and the targets that they predict."""
-    return _pieces(states_N, count, max(1, _elements(states_N) // vocabulary))
+    return _pieces(states_N, count, max(1, elements(states_N) // vocabulary))
 
 
 def _pieces(states_N: Tensor, count: int, size: int) -> list[tuple[slice, slice]]:
@@ -224,5 +224,5 @@ def _pieces(states_N: Tensor, count: int, size: int) -> list[tuple[slice, slice]
     return [(slice(*states), slice(*part)) for states, part in zip(pairwise(starts), pairwise(bounds), strict=True)]
 
 
-def _elements(like: Tensor) -> int:
+def elements(like: Tensor) -> int:
     return CUDA_CHUNK_ELEMENTS if like.is_cuda else CHUNK_ELEMENTS
