@@ -541,6 +541,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
         lambda config: len(micro_batches(batch(), made(config, "make_learner")["computation"].micro_batch_tokens)), "16"
     ),
     "learner.activation_checkpointing": InPart(checkpointed_layers, "true"),
+    "learner.compile": InPart(lambda config: made(config, "make_learner")["computation"].compile, "true"),
     "learner.context_parallel_size": Refused("2", "a sequence is computed on one device"),
     "learner.device": InPart(lambda config: made(config, "make_learner")["computation"].device, "cpu"),
     "learner.dtype": InPart(learned, "bfloat16", STEP),

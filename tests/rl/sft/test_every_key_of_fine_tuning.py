@@ -341,6 +341,7 @@ KEYS: dict[str, Differs | Refused] = {
     "learner.max_restarts": Differs(restarts, "1", RANKS),
     "learner.micro_batch_tokens": learner_options("99"),
     "learner.activation_checkpointing": learner_options("true"),
+    "learner.compile": learner_options("true"),
     "learner.context_parallel_size": Refused("2", "a sequence is computed on one device"),
     "learner.device": learner_options("cpu"),
     "learner.dtype": learner_options("bfloat16"),

@@ -100,6 +100,10 @@ class LearnerConfig(StrictModel):
     activation_checkpointing: bool = Field(
         False, description="Keep only each layer's input and compute the layer again for its gradient: less memory."
     )
+    compile: bool = Field(
+        False,
+        description="Norms, rotations, gates and the loss by torch.compile; meant for CUDA, and no faster on a CPU.",
+    )
     context_parallel_size: int = Field(
         1, ge=1, description="Devices that a sequence is divided among: 1, since what sequences share is computed once."
     )

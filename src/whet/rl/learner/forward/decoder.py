@@ -30,6 +30,7 @@ from torch.utils.checkpoint import checkpoint
 
 from whet.inference.architecture import Architecture, Rope, parse_architecture
 from whet.inference.decoding.functions import ACTIVATIONS, mix_experts, route, turns
+from whet.rl.learner.forward import compiled
 from whet.rl.learner.forward.attention import Blocks, OrderedBlocks, attention, planner
 from whet.rl.learner.forward.kernels import product_dtype, rms_norm, rotate, take
 from whet.rl.learner.forward.layout import Block, TokenLayout
@@ -50,6 +51,7 @@ def hidden_states(
     *,
     experts_TLK: Tensor | None = None,
     recompute: bool = False,
+    fused: bool = False,
     call_layer: LayerCall | None = None,
 ) -> Tensor:
     """Final hidden states of a layout's U predictors, [U or more, hidden]: where there are more, the rest are padding.
@@ -59,18 +61,19 @@ def hidden_states(
     `experts_TLK` are those that each token is to go to in each of L layers, -1 where the router chooses. With
     `recompute` only the input of each layer is kept, and the layer computed again when its gradient is (activation
     checkpointing: Chen et al. 2016, arXiv:1604.06174); the random numbers of dropout are the same both times.
-    `call_layer` calls `run_layer`, the default, in its own way.
+    `fused`: by the functions of `compiled.py` where it has them. `call_layer` calls `run_layer`, the default, in its
+    own way.
     """
     modules: Any = model
     padding, _ = _padding(layout, _multiple(ids_T.device))
     x_TD = _embedded(modules.embed_tokens, F.pad(ids_T, (0, padding)))
     if experts_TLK is not None:
         experts_TLK = F.pad(experts_TLK, (0, 0, 0, 0, 0, padding), value=-1)
-    plan = _plan(architecture(modules), layout, x_TD, experts_TLK)
+    plan = _plan(architecture(modules), layout, x_TD, experts_TLK, fused)
     last, call = len(modules.layers) - 1, call_layer or run_layer
     for number, layer in enumerate(modules.layers):
         x_TD = call(layer, x_TD, plan=plan, number=number, is_last=number == last, recompute=recompute)
-    return _rms_norm(modules.norm, x_TD, plan.arch)
+    return _rms_norm(modules.norm, x_TD, plan)
 
 
 def architecture(model: Any) -> Architecture:
@@ -108,6 +111,7 @@ class _Plan:
     turns: dict[Rope, tuple[Tensor, Tensor]]  # cosines and sines of each token, T x 1 x pairs
     experts_TLK: Tensor | None
     dtype: torch.dtype  # of what goes into matrix products
+    fused: bool  # by the functions of `compiled.py`
 
 
 def _multiple(device: torch.device) -> int:
@@ -120,7 +124,7 @@ def _padding(layout: TokenLayout, multiple: int) -> tuple[int, int]:
     return (padding if padding >= predictors else padding + multiple), predictors
 
 
-def _plan(arch: Architecture, layout: TokenLayout, like: Tensor, experts_TLK: Tensor | None) -> _Plan:
+def _plan(arch: Architecture, layout: TokenLayout, like: Tensor, experts_TLK: Tensor | None, fused: bool) -> _Plan:
     device = like.device
     real, tokens, multiple = len(layout.tokens), len(like), _multiple(device)
     _, padded_predictors = _padding(layout, multiple)
@@ -146,6 +150,7 @@ def _plan(arch: Architecture, layout: TokenLayout, like: Tensor, experts_TLK: Te
         turns={rope: (cos.unsqueeze(1), sin.unsqueeze(1)) for rope, (cos, sin) in turned.items()},
         experts_TLK=experts_TLK,
         dtype=product_dtype(device),
+        fused=fused,
     )
 
 
@@ -173,7 +178,7 @@ def _whole(kept: tuple[Tensor, bool]) -> Tensor:
 def _layer(layer: Any, x_TD: Tensor, *, plan: _Plan, number: int, is_last: bool) -> Tensor:
     # What the last layer would make of tokens that predict nothing is not needed: there they only supply keys and
     # values.
-    arch, norms = plan.arch, plan.arch.norms
+    norms = plan.arch.norms
     mixed_TD = _attention(layer.self_attn, _normed(layer, norms.attention_in, x_TD, plan), plan, number, is_last)
     replayed_TK = None if plan.experts_TLK is None else plan.experts_TLK[:, number]
     if is_last:
@@ -181,20 +186,22 @@ def _layer(layer: Any, x_TD: Tensor, *, plan: _Plan, number: int, is_last: bool)
         x_TD = take(x_TD, plan.predictors)
         replayed_TK = None if replayed_TK is None else replayed_TK.index_select(0, plan.predictors)
     mixed_TD = layer.self_attn.o_proj(mixed_TD)
-    x_TD = x_TD + _after(layer, norms.attention_out, mixed_TD, arch)
-    fed_TD = _feed_forward(layer.mlp, _normed(layer, norms.feed_in, x_TD, plan), arch, replayed_TK)
-    out_TD: Tensor = x_TD + _after(layer, norms.feed_out, fed_TD, arch)
+    x_TD = x_TD + _after(layer, norms.attention_out, mixed_TD, plan)
+    fed_TD = _feed_forward(layer.mlp, _normed(layer, norms.feed_in, x_TD, plan), plan, replayed_TK)
+    out_TD: Tensor = x_TD + _after(layer, norms.feed_out, fed_TD, plan)
     return out_TD
 
 
-def _feed_forward(mlp: Any, x_TD: Tensor, arch: Architecture, replayed_TK: Tensor | None) -> Tensor:
+def _feed_forward(mlp: Any, x_TD: Tensor, plan: _Plan, replayed_TK: Tensor | None) -> Tensor:
+    activation = plan.arch.activation
     if hasattr(mlp, "experts"):
         return experts_forward(mlp, x_TD, replayed_TK)
-    if arch.fused_gate_up:
+    if plan.arch.fused_gate_up:
         gate_TI, up_TI = mlp.gate_up_proj(x_TD).chunk(2, dim=-1)
     else:
         gate_TI, up_TI = mlp.gate_proj(x_TD), mlp.up_proj(x_TD)
-    fed_TD: Tensor = mlp.down_proj(ACTIVATIONS[arch.activation](gate_TI) * up_TI)
+    gated_TI = compiled.gated(gate_TI, up_TI, activation) if plan.fused else ACTIVATIONS[activation](gate_TI) * up_TI
+    fed_TD: Tensor = mlp.down_proj(gated_TI)
     return fed_TD
 
 
@@ -204,16 +211,17 @@ def _attention(part: Any, x_TD: Tensor, plan: _Plan, number: int, is_last: bool)
     first, blocks = (plan.silent_tokens, plan.speaking[window]) if is_last else (0, plan.everything[window])
     q, k, v = _queries_keys_values(part, x_TD, plan, first)
     if arch.qk_norm == "width":
-        q, k = (_rms_norm(norm, x, arch) for norm, x in ((part.q_norm, q), (part.k_norm, k)))
+        q, k = (_rms_norm(norm, x, plan) for norm, x in ((part.q_norm, q), (part.k_norm, k)))
     q, k, v = (x.unflatten(-1, (-1, arch.head_dim)) for x in (q, k, v))
     if arch.qk_norm == "head":
-        q, k = _rms_norm(part.q_norm, q, arch), _rms_norm(part.k_norm, k, arch)
+        q, k = _rms_norm(part.q_norm, q, plan), _rms_norm(part.k_norm, k, plan)
     if (rope := arch.ropes[number]) is None:
         return attention(q * arch.attention_scale, k, v, blocks)
     cos, sin = plan.turns[rope]
     scaled = cos[first:] * arch.attention_scale, sin[first:] * arch.attention_scale
-    q = rotate(q, *scaled, v.dtype, rest=arch.attention_scale, interleaved=arch.interleaved)
-    return attention(q, rotate(k, cos, sin, v.dtype, interleaved=arch.interleaved), v, blocks)
+    turn = compiled.rotate if plan.fused else rotate
+    q = turn(q, *scaled, v.dtype, rest=arch.attention_scale, interleaved=arch.interleaved)
+    return attention(q, turn(k, cos, sin, v.dtype, interleaved=arch.interleaved), v, blocks)
 
 
 def _queries_keys_values(part: Any, x_TD: Tensor, plan: _Plan, first: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -229,19 +237,19 @@ def _queries_keys_values(part: Any, x_TD: Tensor, plan: _Plan, first: int) -> tu
 
 def _normed(layer: Any, name: str | None, x: Tensor, plan: _Plan) -> Tensor:
     """By a norm of the layer, in the dtype of products; where the family has none there, x in that dtype."""
-    return x.to(plan.dtype) if name is None else _rms_norm(getattr(layer, name), x, plan.arch, plan.dtype)
+    return x.to(plan.dtype) if name is None else _rms_norm(getattr(layer, name), x, plan, plan.dtype)
 
 
-def _after(layer: Any, name: str | None, x: Tensor, arch: Architecture) -> Tensor:
+def _after(layer: Any, name: str | None, x: Tensor, plan: _Plan) -> Tensor:
     """What is added to the sum of layers: x by a norm of the layer, or x itself."""
-    return x if name is None else _rms_norm(getattr(layer, name), x, arch)
+    return x if name is None else _rms_norm(getattr(layer, name), x, plan)
 
 
-def _rms_norm(norm: Any, x: Tensor, arch: Architecture, dtype: torch.dtype = torch.float32) -> Tensor:
+def _rms_norm(norm: Any, x: Tensor, plan: _Plan, dtype: torch.dtype = torch.float32) -> Tensor:
     weight = norm.weight.float()  # FSDP2 rounds vectors, too, where it rounds matrices
-    if arch.gain_offset:
-        weight = weight + arch.gain_offset
-    return rms_norm(x, weight, arch.norm_eps, dtype)
+    if plan.arch.gain_offset:
+        weight = weight + plan.arch.gain_offset
+    return (compiled.rms_norm if plan.fused else rms_norm)(x, weight, plan.arch.norm_eps, dtype)
 
 
 def experts_forward(block: Any, x_TD: Tensor, replayed_TK: Tensor | None) -> Tensor:

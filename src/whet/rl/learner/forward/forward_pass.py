@@ -31,6 +31,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from whet.errors import ConfigError
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.config import LearnerConfig
+from whet.rl.learner.forward.compiled import check_compiler
 from whet.rl.learner.forward.decoder import LayerCall, hidden_states
 from whet.rl.learner.forward.layout import Index, TokenLayout, micro_batches
 from whet.rl.learner.forward.logprobs import Kept, token_logprobs
@@ -60,6 +61,13 @@ class ForwardPass:
         self.own = own
         self._computation = computation
         self._call_layer = call_layer
+        if computation.compile and not own:
+            raise ConfigError(
+                "[learner] compile = true would have no effect: transformers' own forward pass runs this model or its "
+                "reference, and whet compiles parts of its own alone. Set it to false."
+            )
+        if computation.compile:
+            check_compiler(device)
 
     def micro_batches(self, batch: PackedBatch, vocab_size: int) -> list[MicroBatch]:
         budget = self._computation.tokens_at_once
@@ -95,6 +103,7 @@ class ForwardPass:
             layout,
             experts_TLK=None if batch.experts is None else self.tensor(batch.experts[layout.tokens]),
             recompute=self._computation.activation_checkpointing,
+            fused=self._computation.compile,
             call_layer=self._call_layer,
         )
         if len(layout.predictor_of_distribution) > len(layout.predictors):
@@ -107,6 +116,7 @@ class ForwardPass:
             self.tensor(layout.distribution_of_target),
             F.pad(temperatures_D, (0, len(hidden_UD) - len(temperatures_D)), value=1.0),  # of padding
             self._kept(batch, layout.a_target_of_distribution),
+            fused=self._computation.compile,
         )
 
     def _kept(self, batch: PackedBatch, targets: Index) -> Kept | None:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from whet.inference.weights.block_matrix import BlockMatrix
 from whet.rl.learner.config import LOGITS_AT_ONCE
+from whet.rl.learner.forward import compiled
 from whet.rl.learner.forward.kernels import product_dtype
 
 LOG2_E = 1 / math.log(2)
@@ -42,20 +43,23 @@ def token_logprobs(
     temperatures_U: Tensor,
     kept: Kept | None = None,
     added: LowRankLogits | None = None,
+    *,
+    fused: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """log softmax(hidden @ weight.T / temperature)[target], and the entropy of that distribution in nats; fp32 [N].
 
     Target n is predicted by hidden state `state_of_target_N[n]`, in ascending order; each of U predicts at least one,
     or is padding. With `kept` the softmax is over these tokens of each state alone; a target is always among them.
     With `added` logits are hidden @ weight.T + added.down @ added.up.T. Under autocast the matrix products are made in
-    its dtype, forward and backward.
+    its dtype, forward and backward. `fused`: what follows from logits is computed by `compiled.py`, where there are
+    several chunks and no `kept`.
     """
     dtype = product_dtype(hidden_UD.device)
     scaled_UD = (hidden_UD / temperatures_U[:, None]).to(dtype)
     down_UR = None if added is None else (added.down_UR / temperatures_U[:, None]).to(dtype)
     up_VR = None if added is None else added.up_VR.to(dtype)
     result: tuple[Tensor, Tensor] = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
-        scaled_UD, weight_VD, targets_N, state_of_target_N, kept, down_UR, up_VR
+        scaled_UD, weight_VD, targets_N, state_of_target_N, kept, down_UR, up_VR, fused
     )
     return result
 
@@ -100,6 +104,7 @@ class _TokenLogprobs(torch.autograd.Function):
         cuts: Kept | None,
         down_UR: Tensor | None,
         up_VR: Tensor | None,
+        fused: bool,
     ) -> tuple[Tensor, Tensor]:
         count, vocabulary = len(hidden_UD), weight_VD.shape[0]
         logprobs_N = hidden_UD.new_empty(len(targets_N), dtype=torch.float32)
@@ -108,8 +113,13 @@ class _TokenLogprobs(torch.autograd.Function):
         product_VD = weight_VD if isinstance(weight_VD, BlockMatrix) else weight_VD.to(hidden_UD.dtype)
         chunks, whole = _chunks(states_N, count, vocabulary), slice(0, vocabulary)
         kept: tuple[Tensor, ...] = ()
+        ctx.fused = fused and cuts is None and len(chunks) > 1
         for states, part in chunks:
             logits_UV = _logits(hidden_UD[states], product_VD, None if down_UR is None else down_UR[states], up_VR)
+            if ctx.fused:
+                totals_U[states], entropies_U[states] = compiled.totals_and_entropies(logits_UV)
+                logprobs_N[part] = logits_UV[states_N[part] - states.start, targets_N[part]] - totals_U[states_N[part]]
+                continue
             cut = None if cuts is None else cuts.cut(states, whole)
             if cut is not None:
                 logits_UV.masked_fill_(cut, -math.inf)
@@ -139,7 +149,7 @@ class _TokenLogprobs(torch.autograd.Function):
         vocabulary = len(weight_VD) if ctx.frozen is None else ctx.frozen.shape[0]
         if grad_logprobs_N is None:
             if grad_entropies_N is None:
-                return (None,) * 7
+                return (None,) * 8
             grad_logprobs_N = torch.zeros_like(grad_entropies_N)
         grad_logprobs_U = torch.zeros_like(entropies_U).index_add_(0, states_N, grad_logprobs_N)
         grad_entropies_U = None
@@ -154,16 +164,21 @@ class _TokenLogprobs(torch.autograd.Function):
             hidden, dtype = hidden_UD[states], hidden_UD.dtype
             weight = weight_VD[words].to(dtype) if ctx.frozen is None else ctx.frozen.part(words, dtype)
             down, up = (None, None) if down_UR is None else (down_UR[states], up_VR[words])
-            logs, probabilities = kept or _distributions(
-                _logits(hidden, weight, down, up),
-                totals_U[states],
-                None if ctx.cuts is None else ctx.cuts.cut(states, words),
-            )
             # d log p(target) / d logits = onehot(target) - p, d entropy / d logits = -p (log p + entropy)
-            slope = -grad_logprobs_U[states, None]
-            if grad_entropies_U is not None:
-                slope = slope - grad_entropies_U[states, None] * (logs + entropies_U[states, None])
-            grad = probabilities * slope
+            if ctx.fused:
+                of_entropies_U = torch.zeros_like(entropies_U) if grad_entropies_U is None else grad_entropies_U
+                rows = (x_U[states] for x_U in (totals_U, entropies_U, grad_logprobs_U, of_entropies_U))
+                grad = compiled.slopes(_logits(hidden, weight, down, up), *rows)
+            else:
+                logs, probabilities = kept or _distributions(
+                    _logits(hidden, weight, down, up),
+                    totals_U[states],
+                    None if ctx.cuts is None else ctx.cuts.cut(states, words),
+                )
+                slope = -grad_logprobs_U[states, None]
+                if grad_entropies_U is not None:
+                    slope = slope - grad_entropies_U[states, None] * (logs + entropies_U[states, None])
+                grad = probabilities * slope
             word_N = targets_N[part] - words.start
             inside_N = (word_N >= 0) & (word_N < grad.shape[1])
             place_N = ((states_N[part] - states.start) * grad.shape[1] + word_N).where(inside_N, 0)
@@ -180,7 +195,7 @@ class _TokenLogprobs(torch.autograd.Function):
             None if grad is None else grad.to(of.dtype)
             for grad, of in ((grad_hidden_UD, hidden_UD), (grad_down_UR, down_UR), (grad_up_VR, up_VR))
         ]
-        return grads[0], grad_weight_VD, None, None, None, *grads[1:]
+        return grads[0], grad_weight_VD, None, None, None, *grads[1:], None
 
 
 def _logits(hidden: Tensor, weight: Tensor | BlockMatrix, down: Tensor | None, up: Tensor | None) -> Tensor:
