@@ -99,3 +99,11 @@ def test_quiet_progress_says_nothing(capsys: pytest.CaptureFixture[str]) -> None
     with progress_bar(quiet=True) as progress:
         progress("warm-up", 1, 2)
     assert capsys.readouterr() == ("", "")
+
+
+def test_text_of_others_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"model": "abc:train:0", "summary": "[red]x[/red] [/nothing] :smile:"}]
+    print_result({"name": "a:train:0 [/b]", "models": rows}, as_json=False)
+    out = capsys.readouterr().out
+    for text in (rows[0]["model"], rows[0]["summary"], "a:train:0 [/b]"):
+        assert text in out

@@ -58,7 +58,7 @@ def run(
         print_json(outcome)
     elif outcome.state == "planned":
         for line in (*outcome.plan, f"planned: {outcome.message}"):
-            console().print(line, markup=False, highlight=False, soft_wrap=not console().is_terminal)
+            console().print(line, soft_wrap=not console().is_terminal)
     else:
         from whet.gepa.records.stored import open_search
         from whet.gepa.records.tables import print_result_of

@@ -150,7 +150,7 @@ def _print(diagnosis: Diagnosis) -> None:
 
     from whet.system.console import SafeConsole
 
-    console = SafeConsole(highlight=False)
+    console = SafeConsole()
     unit = "step" if diagnosis.what == "run" else "rollouts:"
     console.print(Text(safe_text(f"{diagnosis.path}: {diagnosis.state}, {unit} {diagnosis.step}")), soft_wrap=True)
     for finding in diagnosis.findings:

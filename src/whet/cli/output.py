@@ -83,7 +83,7 @@ def console() -> Console:
     """Standard output for text that is coloured where it is a terminal."""
     from whet.system.console import SafeConsole
 
-    return SafeConsole(highlight=False)
+    return SafeConsole()
 
 
 def print_json(result: Any) -> None:
@@ -114,7 +114,7 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
     plain = {key: value for key, value in result.items() if not _is_nested(value)}
     width = max(map(len, plain), default=0)
     for key, value in plain.items():
-        out.print(f"{key:<{width}}  {_text(value)}", markup=False, soft_wrap=True)
+        out.print(f"{key:<{width}}  {_text(value)}", soft_wrap=True)
     for key, value in result.items():
         if _is_nested(value):
             out.print()

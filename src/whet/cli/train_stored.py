@@ -176,11 +176,11 @@ def rollouts(
         print_json({"step": of_step, "rollouts": rows})
         return
     out = console()
-    out.print(f"step {of_step}" + ("" if rows else ": no rollout like that"), markup=False)
+    out.print(f"step {of_step}" + ("" if rows else ": no rollout like that"))
     for row in rows:
         out.print()
         print_conversation(row, out)
-    out.print(f"\nall of them: {browse}", markup=False, soft_wrap=True)
+    out.print(f"\nall of them: {browse}", soft_wrap=True)
 
 
 def logs(

@@ -34,7 +34,7 @@ def print_summaries(summaries: Sequence[EvalSummary], console: Console | None = 
 
 def print_summary(summary: EvalSummary, console: Console | None = None) -> None:
     """The summary, a line a fact, with the best and the worst rollout."""
-    console = console or SafeConsole(highlight=False)
+    console = console or SafeConsole()
     width = min(console.width, 110)
     for row, name in zip(summary.samples, ("best rollout", "worst rollout"), strict=False):
         reward = number(row.get("reward"), 2)
@@ -96,7 +96,7 @@ def print_comparison(
 
     `environment` has a line for each way in which B's environment is another than A's.
     """
-    console = console or SafeConsole(highlight=False)
+    console = console or SafeConsole()
     difference = comparison.difference
     interval = "" if difference.low is None else f" (95 % interval {difference.low:+.3f} to {difference.high:+.3f})"
     lines = [
@@ -160,7 +160,7 @@ def print_table(summaries: Sequence[EvalSummary], console: Console | None = None
 
     What all have in common stands above. Below, by their numbers, what to change for training, and where each is saved.
     """
-    console = console or SafeConsole(highlight=False)
+    console = console or SafeConsole()
     rows = [summary_cells(summary) for summary in summaries]
     common = [name for name in ("environment", "model") if len({row[name] for row in rows}) == 1]
     if common:
@@ -206,7 +206,7 @@ def summary_cells(summary: EvalSummary) -> dict[str, str]:
 
 def print_heads(heads: Sequence[StoredHead], console: Console | None = None) -> None:
     """The list of saved evaluations, a line each; then how to continue those that did not end."""
-    console = console or SafeConsole(highlight=False)
+    console = console or SafeConsole()
     print_list([_head_cells(head) for head in heads], RIGHT, ((head.fault, head.resume) for head in heads), console)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -13,8 +14,12 @@ from whet.system.terminal import safe_lines
 class SafeConsole(Console):
     """rich's, which replaces characters of all text that could move, colour or reorder anything.
 
-    What rich itself sends to control the terminal passes.
+    What rich itself sends to control the terminal passes. Text is printed as it is: brackets are no markup, and
+    `:name:` is no picture.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

@@ -153,7 +153,7 @@ def _absolute(environment: str, location: Location) -> str:
 
 def print_report(report: Report, console: Console | None = None) -> None:
     """Every finding with what to do, then what was measured, then the verdict."""
-    console = console or SafeConsole(highlight=False)
+    console = console or SafeConsole()
     for finding in report.findings:
         where = f"  {safe_text(finding.where, LIMIT)}" if finding.where else ""
         head = Text.assemble((f"{finding.severity:<8}", STYLES[finding.severity]), (finding.code, "bold"), where)

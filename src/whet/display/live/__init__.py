@@ -196,7 +196,7 @@ def live_console(*, stderr: bool = True) -> Console | None:
     """
     from whet.system.console import SafeConsole
 
-    console = SafeConsole(stderr=stderr, highlight=False)
+    console = SafeConsole(stderr=stderr)
     unicode = (console.encoding or "").lower().startswith("utf")
     if not (_is_terminal(console.file) and console.is_interactive and unicode):
         return None
@@ -209,7 +209,7 @@ def plain_console(*, stderr: bool = True) -> Console:
     """Standard error (or output) for plain lines, whatever it is."""
     from whet.system.console import SafeConsole
 
-    return SafeConsole(stderr=stderr, highlight=False, force_terminal=False)
+    return SafeConsole(stderr=stderr, force_terminal=False)
 
 
 def _is_terminal(file: object) -> bool:

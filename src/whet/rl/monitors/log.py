@@ -35,7 +35,7 @@ class LogMonitor(ConsoleMonitor):
     """What the terminal of a run shows where it is no terminal, written to the log."""
 
     def __init__(self, lines: LineWriter) -> None:
-        console = SafeConsole(file=lines, width=WIDTH, force_terminal=False, color_system=None, highlight=False)
+        console = SafeConsole(file=lines, width=WIDTH, force_terminal=False, color_system=None)
         super().__init__(Output(console))
 
 
