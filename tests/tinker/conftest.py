@@ -16,7 +16,8 @@ pytest.importorskip("sqlalchemy", reason="sqlalchemy is in the extra `hub`")
 
 def beside(name: str) -> Any:
     """A module of this folder: tests are imported by path, so that it is not on the path for imports."""
-    spec = importlib.util.spec_from_file_location(f"tinker_{name}", Path(__file__).with_name(f"{name}.py"))
+    path = Path(__file__).parent / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"tinker_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -39,10 +40,23 @@ def serving() -> Any:
     return _serving
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Any]:
-    """A running server of the bigram model."""
-    with _serving.serving(tmp_path / "data") as running:
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Any]:
+    """A server of PostgreSQL; see `../hub/postgresql.py`."""
+    module = beside("../hub/postgresql")
+    folder = module.programs()
+    if folder is None:
+        pytest.skip("PostgreSQL is not installed here")
+    server = module.Postgresql(folder)
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.parts)])
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """A running server of the bigram model, on SQLite, and with the marker `parts` on PostgreSQL."""
+    url = request.getfixturevalue("postgresql").database() if request.param == "postgresql" else None
+    with _serving.serving(tmp_path / "data", database=url) as running:
         yield running
 
 
