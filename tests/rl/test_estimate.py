@@ -109,14 +109,23 @@ def test_gradients_and_optimiser_are_as_large_as_the_learner_s(
     assert parts["learner: optimiser"] == pytest.approx(held, rel=0.02)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+@pytest.mark.parametrize(
+    ("kind", "checkpointing", "dtype"),
+    [
+        ("qwen3", False, "float32"),
+        ("qwen3", True, "float32"),
+        ("llama", False, "float32"),
+        ("llama", True, "float32"),
+        ("llama", False, "bfloat16"),
+        ("qwen3_moe", False, "float32"),
+    ],
+)
 def test_activations_are_what_autograd_keeps(
-    kind: str, checkpointing: bool, models: Callable[[str], Path], tmp_path: Path
+    kind: str, checkpointing: bool, dtype: str, models: Callable[[str], Path], tmp_path: Path
 ) -> None:
     path = models(kind)
     tokens, length = 512, 64
-    learning = {"micro_batch_tokens": tokens, "activation_checkpointing": checkpointing}
+    learning = {"micro_batch_tokens": tokens, "activation_checkpointing": checkpointing, "dtype": dtype}
     made = config(path, learner=learning, sampling={"max_tokens": length})
     learner = make_learner(
         path,

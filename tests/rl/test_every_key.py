@@ -19,6 +19,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+import whet.rl.fit
 import whet.rl.learner.forward.decoder
 import whet.rl.plan
 import whet.rl.run
@@ -111,6 +112,17 @@ class Refused:
 
 
 # Parts of a run, and what shows of them.
+
+
+def refused_for_memory(config: RunConfig) -> bool:
+    """Whether it is, on a machine without memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(whet.rl.fit, "memory_available", lambda: 0)
+        try:
+            plan_training(config).check_memory()
+        except ConfigError:
+            return True
+    return False
 
 
 _kept = tempfile.TemporaryDirectory()
@@ -234,7 +246,9 @@ def source(config: RunConfig) -> Any:
     """Where the run's batches would come from, over two environments of four tasks."""
     environments = [TrainingEnv(name, None, [{"example_id": i} for i in range(4)]) for name in ("a", "b")]  # type: ignore[arg-type,typeddict-item]
     client: Any = SimpleNamespace(engine=SimpleNamespace(version=0))
-    parts: Any = dict.fromkeys(("directory", "learner", "monitor", "watchdog", "ending", "lengths", "last_step"))
+    parts: Any = dict.fromkeys(
+        ("directory", "learner", "monitor", "watchdog", "ending", "memory", "lengths", "last_step")
+    )
     here: Any = SimpleNamespace(start_worker=LocalProcess)
     run = whet.rl.run.ReinforcementRun(
         config=config, environments=environments, held_out=[], client=client, backend=here, **parts
@@ -620,6 +634,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "deployment.num_train_gpus": InPart(lambda config: config.gpus.train, "2"),
     "deployment.num_infer_gpus": InPart(lambda config: config.gpus.infer, "2"),
     "deployment.colocate": InPart(at_once, "true"),
+    "deployment.check_memory": InPart(refused_for_memory, "false"),
     "deployment.ray_address": InPart(
         lambda config: plan_training(config).missing, "127.0.0.2:1"
     ),  # where nothing listens

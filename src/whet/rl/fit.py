@@ -73,7 +73,7 @@ def _of_host(
     if needed > there:
         held = ", ".join(f"{name} {size_text(size)}" for name, size in sorted(sizes.items(), key=lambda one: -one[1]))
         text = f"memory of this machine: {size_text(needed)} are needed ({held}), {size_text(there)} are free."
-        yield Shortage(f"{text} {_changes(config, memory, on_gpu=False)}", needed > TOLERANCE * there)
+        yield Shortage(f"{text} {_changes(config, memory, needed, on_gpu=False)}", needed > TOLERANCE * there)
     arch, _ = architecture(config.model)
     if arch is None or not config.samples or shared_memory() != IN_MEMORY:
         return
@@ -112,7 +112,7 @@ def _of_gpus(
         which = f"GPU {short[0]}" if len(short) == 1 else f"GPUs {_span(short)}, each"
         text = f"memory of {which}: {size_text(needs[most])} are needed ({who}), and {name} has {size_text(there)}."
         certain = here and needs[most] > TOLERANCE * there
-        yield Shortage(f"{text} {_changes(config, memory, on_gpu=True)}", certain)
+        yield Shortage(f"{text} {_changes(config, memory, needs[most], on_gpu=True)}", certain)
 
 
 def _span(gpus: Sequence[int]) -> str:
@@ -131,9 +131,9 @@ def _card() -> tuple[str, int | None]:
 _ANYWAY = "deployment.check_memory = false goes on regardless."
 
 
-def _changes(config: RunConfig | SftConfig, memory: Mapping[str, int], *, on_gpu: bool) -> str:
+def _changes(config: RunConfig | SftConfig, memory: Mapping[str, int], needed: int, *, on_gpu: bool) -> str:
     """What to set, the largest savings first."""
-    learner, whole = config.learner, LARGE * sum(memory.values())
+    learner, whole = config.learner, LARGE * needed
     activations = memory["learner: activations"]
     changes = []
     if config.lora is None:

@@ -24,7 +24,8 @@
     activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 4 W + 3 K + heads x length) + 2 H) x 4 bytes; with
                   activation checkpointing x (L H + that of one layer + 2 H). The length is max_tokens, or in
                   fine-tuning that of the longest sequence. Where tokens x V are few enough for one piece, 2 V more.
-                  Each rank has its own
+                  Each rank has its own. With experts, 2 H more in a layer for each that a token goes to. In bfloat16 it
+                  is half, but for 3 H of a layer's 4 H, and the ends
 
 Each vLLM server that is started holds weights of its own; those of base_url are not counted. Where the config asks for
 more GPUs than are here, it is estimated for a machine that has them.
@@ -288,13 +289,17 @@ def optimiser_bytes(arch: Architecture, config: TrainingConfig, trained: int) ->
 
 def _kept_per_token(arch: Architecture, config: TrainingConfig, tokens: int, length: int) -> int:
     """Numbers that one token leaves for the backward pass."""
-    inner = arch.intermediate_size if arch.experts is None else arch.experts.intermediate_size * arch.experts.per_token
+    chosen = 0 if arch.experts is None else arch.experts.per_token
+    inner = arch.intermediate_size if arch.experts is None else arch.experts.intermediate_size * chosen
     widths = (4 * arch.num_heads + 3 * arch.num_kv_heads) * arch.head_dim
-    layer = 4 * arch.hidden_size + 4 * inner + widths + (arch.num_heads * length if length <= EAGER_KEYS else 0)
+    computed = 4 * inner + widths + (arch.num_heads * length if length <= EAGER_KEYS else 0)
+    computed += 2 * chosen * arch.hidden_size
+    half = config.learner.dtype == "bfloat16"
+    layer = 3 * arch.hidden_size + computed // 2 if half else 4 * arch.hidden_size + computed
     ends = 2 * arch.hidden_size + (2 * arch.vocab_size if tokens * arch.vocab_size <= LOGITS_AT_ONCE else 0)
     if config.learner.activation_checkpointing:
         inputs = arch.num_layers * arch.hidden_size
-        return (inputs // 2 if config.learner.dtype == "bfloat16" else inputs) + layer + ends
+        return (inputs // 2 if half else inputs) + layer + ends
     return arch.num_layers * layer + ends
 
 

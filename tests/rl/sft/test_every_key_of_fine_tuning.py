@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from scripts.tiny_model.tokenizer import build_tokenizer
 
+import whet.rl.fit
 import whet.rl.loop.training_loop
 import whet.rl.sft.data
 import whet.rl.sft.run as module
@@ -111,6 +112,16 @@ def handed(part: str) -> Callable[[SftConfig], Any]:
         return repr(given[1:] if part in ("Records", "load_policy") else given), repr(named)
 
     return read
+
+
+def refused_for_memory(config: SftConfig) -> bool:
+    """Whether it is, on a machine without memory."""
+    with replaced(whet.rl.fit, memory_available=lambda: 0):
+        try:
+            plan.plan_training(config).with_data(data(config)).check_memory()
+        except ConfigError:
+            return True
+    return False
 
 
 @cache
@@ -424,6 +435,7 @@ KEYS: dict[str, Differs | Refused] = {
     "deployment.num_gpus": Differs(lambda config: config.ranks, "2"),
     "deployment.num_train_gpus": Differs(lambda config: config.ranks, "2"),
     "deployment.num_infer_gpus": Refused("2", "the engine of evaluations computes on one GPU"),
+    "deployment.check_memory": Differs(refused_for_memory, "false"),
     "deployment.colocate": Refused("true", "fine-tuning samples nothing to learn from"),
     "deployment.ray_address": Refused("auto", "fine-tuning computes on this machine"),
 }
