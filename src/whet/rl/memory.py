@@ -19,8 +19,8 @@
     processes     Python, torch and other libraries with what malloc keeps: 235 MiB of the run, 85 more with the learner
                   in it; 205 of an engine, 255 of a learner, 32 of a worker of environments, each in a process of its
                   own; files of libraries, which all of them share, 115; 1.4 GiB of a vLLM server on its host
-    loading       each rank, and a learner on a GPU, reads the whole model in float32 on its host; what that is more
-                  than the run holds there later
+    loading       nothing more: ranks read their own rows, adapters' bases come tensor by tensor, and the float32 that a
+                  learner of all weights on a GPU reads on its host is gone when the first files are handed over
     activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 4 W + 3 K + heads x length) + 2 H) x 4 bytes; with
                   activation checkpointing x (L H + that of one layer + 2 H). The length is max_tokens, or in
                   fine-tuning that of the longest sequence. Where tokens x V are few enough for one piece, 2 V more.
@@ -54,7 +54,7 @@ WEIGHTS, CACHE, HANDED_OVER = "sampler: weights", "sampler: KV cache", "handed o
 MAPPED, MERGED, MOVED = "base, mapped", "adapter merged in", "learner while the engine has the device"
 MOST_FILES = 3
 """Of published weights at once: the newest, the one before it, and the next one while it is written."""
-PROCESSES, OTHER_RANKS, LOADING = "Python and libraries", "activations of other ranks", "whole model while it loads"
+PROCESSES, OTHER_RANKS = "Python and libraries", "activations of other ranks"
 LIBRARIES, RUN, WITH_LEARNER, WORKER, SERVER = (mib << 20 for mib in (115, 235, 85, 32, 1434))
 ENGINE_PROCESS, LEARNER_PROCESS = 205 << 20, 255 << 20
 """Bytes of host memory after the imports: of files that all processes map, of the run, of what a learner adds to it, of
@@ -81,9 +81,7 @@ def process_bytes(config: RunConfig | SftConfig) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size}
 
 
-def host_parts(
-    arch: Architecture, config: RunConfig | SftConfig, devices: Mapping[str, str], memory: dict[str, int]
-) -> dict[str, int]:
+def host_parts(config: RunConfig | SftConfig, devices: Mapping[str, str], memory: Mapping[str, int]) -> dict[str, int]:
     """What comes on top of the model's parts in `memory`, in the memory of the host."""
     parts = {PROCESSES: sum(process_bytes(config).values())}
     on_gpu = devices["learner"].startswith("cuda")
@@ -91,15 +89,7 @@ def host_parts(
         parts[OTHER_RANKS] = (config.ranks - 1) * memory["learner: activations"]
     if on_gpu and config.deployment.colocate:
         parts[MOVED] = staying_bytes(memory)
-    if config.ranks > 1 or (on_gpu and not config.packed_base):
-        later = host_bytes(memory | parts, devices) - parts[PROCESSES]
-        parts[LOADING] = max(0, config.ranks * parameter_count(arch) * 4 - later)
     return {name: size for name, size in parts.items() if size}
-
-
-def host_bytes(memory: Mapping[str, int], devices: Mapping[str, str]) -> int:
-    """What of these parts is in the memory of the host: all that is not on a GPU."""
-    return sum(size for name, size in memory.items() if not devices.get(name.partition(":")[0], "").startswith("cuda"))
 
 
 def by_process(config: RunConfig | SftConfig, devices: Mapping[str, str], memory: Mapping[str, int]) -> dict[str, int]:
@@ -200,7 +190,7 @@ def memory_parts(arch: Architecture, config: RunConfig, *, on_gpu: bool = False)
 def run_memory(arch: Architecture, config: RunConfig, devices: Mapping[str, str]) -> dict[str, int]:
     """All that a run holds, by what it is for."""
     parts = memory_parts(arch, config, on_gpu=devices["sampler"].startswith("cuda"))
-    return parts | host_parts(arch, config, devices, parts)
+    return parts | host_parts(config, devices, parts)
 
 
 def handed_files(config: RunConfig, *, on_gpu: bool) -> int:

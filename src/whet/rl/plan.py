@@ -375,7 +375,7 @@ def fine_tuning_memory(
     parts = learner_parts(arch, config, tokens=tokens, length=longest)
     if config.samples:
         parts = _evaluating_memory(arch, config) | parts
-    return parts | host_parts(arch, config, devices, parts)
+    return parts | host_parts(config, devices, parts)
 
 
 def _evaluating_memory(arch: Architecture, config: SftConfig) -> dict[str, int]:
