@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from whet.inference.architecture import parse_architecture
 from whet.inference.decoding.functions import mix_experts, route
@@ -88,6 +90,33 @@ def test_tokens_come_back_in_their_order_whoever_computed_them() -> None:
     chosen, weights = torch.tensor([[2, 0], [0, 2], [2, 2]]), torch.tensor([[0.5, 0.5], [0.1, 0.9], [1.0, 0.0]])
     mixed = mix_experts(torch.ones(3, 8), chosen, weights, gate_up, down)
     torch.testing.assert_close(mixed[:, 0], torch.tensor([2.0, 0.1 + 2.7, 3.0]))
+
+
+class Called(TorchDispatchMode):
+    """Names of the operations inside a `with` block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names[function.overloadpacket.__name__] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("count", [4, 128])
+def test_experts_are_as_many_operations_whatever_their_number_and_none_reads_a_result(count: int) -> None:
+    """So a GPU never waits for this process: numbers of tokens stay on the device."""
+    draw = torch.Generator().manual_seed(0)
+    x, gate_up, down = (
+        torch.randn(*shape, generator=draw).requires_grad_() for shape in ((64, 16), (count, 16, 32), (count, 16, 16))
+    )
+    with Called() as called:
+        chosen, weights = route(torch.randn(64, count, generator=draw), 2, normalise=True)
+        mix_experts(x, chosen, weights, gate_up, down).sum().backward()
+    assert not called.names.keys() & {"_local_scalar_dense", "nonzero", "item", "bincount", "unique", "masked_select"}
+    assert called.names["_grouped_mm"] == 2 * 3  # forward, and one for each factor backward
+    assert sum(called.names.values()) < 80
 
 
 def test_which_layers_have_experts_is_read_from_the_config_in_both_spellings() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Hashable
 import pytest
 import torch
 
-from whet.inference.weights.host_memory import HostCopies, copied_ahead
+from whet.inference.weights import host_memory
+from whet.inference.weights.host_memory import HostCopies, copied_ahead, in_pieces, to_device
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.learner.torch_learner import move_learner
@@ -100,6 +101,32 @@ def test_the_next_tensor_is_copied_while_one_is_used() -> None:
     order = ["copy 0", "copy 1", "wait 0", "use 0", "copy 2", "wait 1", "use 1"]
     order += ["copy 3", "wait 2", "use 2", "use 3", "copy 4", "wait 4", "use 4"]  # 3 is in host memory already
     assert done == order
+
+
+@pytest.mark.parametrize("size", [1, 10, 11, 20, 35])
+def test_bytes_go_to_a_device_through_two_pieces_none_of_which_is_reused_too_early(size) -> None:
+    source, done, copies = torch.arange(size, dtype=torch.uint8), list[str](), iter(range(100))
+
+    def given():
+        number = next(copies)
+        done.append(f"copy {number}")
+        return lambda: done.append(f"wait {number}")
+
+    pieces = [torch.empty(10, dtype=torch.uint8) for _ in range(2)]
+    assert torch.equal(in_pieces(source, torch.empty_like(source), pieces, given), source)
+    order = ["copy 0", "copy 1", "wait 0", "copy 2", "wait 1", "copy 3"]
+    assert done == order[: order.index(f"copy {(size - 1) // 10}") + 1]
+
+
+@pytest.mark.gpu
+def test_copies_of_a_gpu_are_pinned_and_whole(monkeypatch) -> None:
+    tensors = [torch.randn(100, number + 1, device="cuda") for number in range(5)]
+    for number, (host, tensor) in enumerate(zip(dict(copied_ahead(enumerate(tensors))).values(), tensors, strict=True)):
+        assert host.is_pinned(), number
+        assert torch.equal(host, tensor.cpu()), number
+    monkeypatch.setattr(host_memory, "PIECE", 1000)
+    source = torch.randint(0, 256, (12_345,), dtype=torch.uint8)
+    assert torch.equal(to_device(source, torch.device("cuda")).cpu(), source)
 
 
 def test_tensors_in_host_memory_are_read_when_their_turn_comes() -> None:

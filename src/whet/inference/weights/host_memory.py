@@ -6,7 +6,7 @@ the bus; pageable memory reaches a fraction of it. Elsewhere a tensor is in host
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
@@ -51,6 +51,41 @@ def copied_ahead(
     if copying is not None:
         copying[2]()
         yield copying[:2]
+
+
+PIECE = 1 << 26
+"""Bytes that are copied to a GPU together."""
+
+
+def to_device(bytes_N: Tensor, device: torch.device) -> Tensor:
+    """Bytes of a mapped file on a device; on a GPU in the order of the present stream, through two pinned pieces: one
+    is filled from the file while the other is on its way."""
+    if device.type != "cuda":
+        return bytes_N.to(device)
+    pieces = [torch.empty(min(PIECE, len(bytes_N)), dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    return in_pieces(bytes_N, torch.empty_like(bytes_N, device=device), pieces, _in_order)
+
+
+def _in_order() -> Callable[[], None]:
+    """Waits for what the present stream has been given."""
+    there = torch.cuda.Event()
+    there.record()
+    return there.synchronize
+
+
+def in_pieces(
+    source_N: Tensor, to_N: Tensor, pieces: Sequence[Tensor], given: Callable[[], Callable[[], None]]
+) -> Tensor:
+    """Copy through `pieces` in turn; `given` is called when one is on its way, and what it returns before its reuse."""
+    waits: list[Callable[[], None]] = []
+    for number, start in enumerate(range(0, len(source_N), len(pieces[0]))):
+        if number >= len(pieces):
+            waits[number - len(pieces)]()
+        part = source_N[start : start + len(pieces[0])]
+        piece = pieces[number % len(pieces)][: len(part)]
+        to_N[start : start + len(part)].copy_(piece.copy_(part), non_blocking=True)
+        waits.append(given())
+    return to_N
 
 
 class HostCopies:

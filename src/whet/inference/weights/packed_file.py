@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from whet.errors import ModelLoadError
-from whet.inference.weights.host_memory import copied_ahead
+from whet.inference.weights.host_memory import copied_ahead, to_device
 
 _ALIGNMENT = 64
 _LENGTH_BYTES = 8
@@ -119,7 +119,7 @@ def map_packed(path: Path, like: MappedWeights, mappings: Mappings | None = None
         bytes_of_file = np.frombuffer((mappings or Mappings()).of(file, size), np.uint8)
         weakref.finalize(bytes_of_file, stack.pop_all().close)  # of which the tensors are views
     wanted, tensors = like.tensors(), dict[str, Tensor]()
-    bytes_N = torch.from_numpy(bytes_of_file).to(next(iter(wanted.values())).device)
+    bytes_N = to_device(torch.from_numpy(bytes_of_file), next(iter(wanted.values())).device)
     for name, expected in wanted.items():
         if (entry := table.pop(name, None)) is not None:
             tensors[name] = _tensor(entry, bytes_N, name, expected, path)

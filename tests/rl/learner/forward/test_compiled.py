@@ -75,12 +75,15 @@ def test_a_model_that_transformers_runs_is_refused():
         ForwardPass(LearnerConfig(compile=True), torch.device("cpu"), own=False)
 
 
-@pytest.mark.parts
+@pytest.mark.parametrize(
+    "device", [pytest.param("cpu", marks=pytest.mark.parts), pytest.param("cuda", marks=pytest.mark.gpu)]
+)
 @pytest.mark.timeout(600)
-def test_compiled_code_serves_micro_batches_of_every_length(make, make_rollouts, monkeypatch):
+def test_compiled_code_serves_micro_batches_of_every_length(device, make, make_rollouts, monkeypatch):
     monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 61 * 7)
+    monkeypatch.setattr(logprobs, "CUDA_CHUNK_ELEMENTS", 61 * 7)
     torch._dynamo.utils.counters.clear()
-    learner, exact, graphs = make(compile=True), make(), []
+    learner, exact, graphs = make(compile=True, device=device), make(device=device), []
     for groups in (((3, 9), (2, 5)), ((1, 40),), ((4, 17), (2, 30), (1, 8))):
         batch = pack(make_rollouts(groups=groups))
         agree(step(learner, batch), step(exact, batch), 1e-5)
