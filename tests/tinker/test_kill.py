@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ class Killed:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
-        self.data, self.kills, self.over = data, 0, threading.Event()
+        self.data, self.kills, self.wished, self.over = data, 0, 0, threading.Event()
         self.key = self._start()
 
     def _start(self) -> str:
@@ -35,12 +34,14 @@ class Killed:
         return self.process.stdout.readline().strip()
 
     def kill_often(self, times: int) -> None:
+        """As often as is wished for by then, each at some moment of what the client does then."""
         chance = random.Random(times)
-        while self.kills < times and not self.over.wait(chance.uniform(0.02, 0.6)):
-            self.process.kill()
-            self.process.wait()
-            self.kills += 1
-            self._start()
+        while self.kills < times and not self.over.wait(chance.uniform(0.0, 0.05)):
+            if self.kills < self.wished:
+                self.process.kill()
+                self.process.wait()
+                self.kills += 1
+                self._start()
 
     def end(self) -> None:
         self.over.set()
@@ -61,16 +62,16 @@ def killed(data: Path, times: int) -> Iterator[Killed]:
         server.end()
 
 
-def losses(url: str, key: str, datum: Callable[..., Any], pause: Callable[[int], None]) -> list[float]:
+def losses(url: str, key: str, datum: Callable[..., Any], before: Callable[[int], None]) -> list[float]:
     import tinker
 
     client = tinker.ServiceClient(base_url=url, api_key=key)
     trainer = client.create_lora_training_client(base_model="bigram", rank=4, seed=1).result(timeout=120)
     one, futures = datum([1, 2, 3], target_tokens=[2, 3, 4], weights=[1.0, 0.5, 2.0]), []
     for i in range(STEPS):
+        before(i)
         futures.append(trainer.forward_backward([one], "cross_entropy"))
         trainer.optim_step(tinker.AdamParams(learning_rate=0.05)).result(timeout=120)
-        pause(i)
     saved = trainer.save_state("last").result(timeout=120).path
     again = client.create_training_client_from_state(saved).result(timeout=120)
     last = again.forward([one], "cross_entropy").result(timeout=120).metrics["loss:sum"]
@@ -84,12 +85,10 @@ def test_each_step_is_done_once(served: Any, tmp_path: Path, datum: Callable[...
     assert served.bank.steps == served.bank.steps[:1] * STEPS
     with killed(tmp_path / "killed", times) as server:
 
-        def until_killed(i: int) -> None:
-            """Go on only as fast as the kills do, so that they fall between all steps."""
-            while server.kills < times * (i + 1) // STEPS:
-                time.sleep(0.01)
+        def kill(i: int) -> None:
+            server.wished = times * (i + 1) // STEPS
 
-        assert losses(f"http://127.0.0.1:{server.port}", server.key, datum, until_killed) == expected
+        assert losses(f"http://127.0.0.1:{server.port}", server.key, datum, kill) == expected
         assert server.kills == times
 
 
