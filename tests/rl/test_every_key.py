@@ -529,6 +529,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "lora.rank": InPart(learned, "3", (*STEP, *LORA)),
     "lora.alpha": InPart(learned, "64", (*STEP, *LORA)),
     "lora.base": InPart(lambda config: made(config, "load_policy")["dtype"], "packed", LORA),
+    "lora.use_rslora": InPart(learned, "true", (*STEP, *LORA)),
     "lora.dropout": InPart(learned, "0.5", (*STEP, *LORA)),
     "lora.target_modules": InPart(learned, '["q_proj"]', (*STEP, *LORA)),
     "lora.path": InPart(learned, "ADAPTER", (*STEP, *LORA)),

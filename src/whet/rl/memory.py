@@ -164,7 +164,8 @@ def trained_count(arch: Architecture, lora: LoraConfig | None) -> int:
         widths |= {"gate_up_proj": 2 * inner} if arch.fused_gate_up else {"gate_proj": inner, "up_proj": inner}
         widths |= {"down_proj": inner}
     own = widths if not lora.differs("target_modules") else [name for name in lora.target_modules if name in widths]
-    return lora.rank * arch.num_layers * sum(hidden + widths[name] for name in own)
+    head = hidden + arch.vocab_size if "lm_head" in lora.target_modules else 0
+    return lora.rank * (arch.num_layers * sum(hidden + widths[name] for name in own) + head)
 
 
 def _widths(arch: Architecture) -> tuple[int, int, int]:

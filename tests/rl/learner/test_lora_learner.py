@@ -16,6 +16,8 @@ from whet.rl.learner.protocol import OptimParams
 from whet.rl.sections.algorithm import LossConfig
 
 LORA = LoraConfig(rank=4, alpha=8)
+HEAD = LoraConfig(rank=4, alpha=8, target_modules=("q_proj", "lm_head"), use_rslora=True)
+KINDS = pytest.mark.parametrize("lora", [LORA, HEAD], ids=["layers", "output matrix"])
 
 
 def trained(learner, batch, steps=2):
@@ -51,9 +53,10 @@ def test_only_the_adapter_learns(make, batch, kind):
     assert all(torch.equal(p, base[n]) for n, p in learner.weights.model.named_parameters() if n in base)
 
 
+@KINDS
 @pytest.mark.parametrize("how", ["export", "publish"])
-def test_the_adapter_that_leaves_loads_in_plain_peft_and_agrees(make, model_dir, sequences, tmp_path, how):
-    learner = make(lora=LORA)
+def test_the_adapter_that_leaves_loads_in_plain_peft_and_agrees(make, model_dir, sequences, tmp_path, how, lora):
+    learner = make(lora=lora)
     trained(learner, pack(sequences))
     if how == "export":
         learner.export(tmp_path / "adapter")
@@ -65,6 +68,33 @@ def test_the_adapter_that_leaves_loads_in_plain_peft_and_agrees(make, model_dir,
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32), path).eval()
     for sequence in sequences:
         np.testing.assert_allclose(own_logprobs(learner, sequence), plain_logprobs(model, sequence), atol=2e-5)
+
+
+def test_gradients_of_an_adapter_of_the_output_matrix_are_those_of_autograd(make, model_dir, sequences, tmp_path):
+    learner = make(lora=HEAD)
+    trained(learner, pack(sequences))
+    learner.export(tmp_path)
+    base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    model = PeftModel.from_pretrained(base, tmp_path, is_trainable=True).eval()
+    learner.forward_backward(pack(sequences), LossConfig(loss="cross_entropy"))
+    for sequence in sequences:
+        ids = torch.from_numpy(sequence.ids).long()
+        logprobs = torch.log_softmax(model(ids[None]).logits[0, :-1] / sequence.temperature, -1)
+        (-logprobs.gather(-1, ids[1:, None])[:, 0] * torch.from_numpy(sequence.trained[1:])).sum().backward()
+    theirs = dict(model.named_parameters())
+    for name, parameter in learner.weights.parameters():
+        expected = theirs[name].grad
+        torch.testing.assert_close(parameter.grad, expected, rtol=1e-3, atol=1e-5 * expected.abs().max().item())
+
+
+def test_the_reference_of_an_adapter_of_the_output_matrix_is_the_base(make, batch):
+    learner, base = make(lora=HEAD), make()
+    trained(learner, batch)
+    with learner.weights.base() as model:
+        (micro,) = learner._pass.micro_batches(batch, 61)
+        with torch.no_grad():
+            logprobs_N, _ = learner._pass.logprobs(model, micro)
+    np.testing.assert_allclose(logprobs_N, base.token_logprobs(batch)[micro.layout.targets], atol=1e-5)
 
 
 def test_older_publications_are_removed(make, batch):
@@ -93,6 +123,7 @@ def test_rank_alpha_dropout_and_targets_all_have_an_effect(make, batch):
         return trained(make(lora=LoraConfig(**{"rank": 4, "alpha": 8, **changes})), batch)[-1]
 
     results = [result(), result(rank=2), result(alpha=16), result(dropout=0.3), result(target_modules=("q_proj",))]
+    results += [result(use_rslora=True, alpha=10), result(target_modules=("q_proj", "lm_head"))]
     assert len({loss for loss, _ in results}) == len(results)
 
 
@@ -149,6 +180,7 @@ def test_an_adapter_goes_on_from_where_another_ended(make, batch, tmp_path):
     [
         ({"rank": 2}, "Set rank = 2."),
         ({"alpha": 3}, "Set alpha = 3"),
+        ({"use_rslora": True}, "Set use_rslora = true"),
         ({"target_modules": ("q_proj",)}, r'Set target_modules = \["q_proj"\]'),
     ],
 )
@@ -176,8 +208,10 @@ def test_what_is_no_adapter_or_a_torn_one_is_refused(make, batch, tmp_path):
         make(lora=lora)
 
 
-def test_the_merged_model_loads_in_plain_transformers_and_agrees(make, batch, sequences, tmp_path):
-    learner = exported(make, batch, tmp_path / "adapter")
+@KINDS
+def test_the_merged_model_loads_in_plain_transformers_and_agrees(make, batch, sequences, tmp_path, lora):
+    learner = make(lora=lora)
+    trained(learner, batch)
     learner.export_merged(tmp_path / "merged")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
     assert (tmp_path / "merged" / "tokenizer_config.json").is_file()

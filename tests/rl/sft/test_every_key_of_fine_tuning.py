@@ -328,6 +328,7 @@ KEYS: dict[str, Differs | Refused] = {
     "lora.rank": learner_options("8", *ADAPTER),
     "lora.alpha": learner_options("8", *ADAPTER),
     "lora.base": learner_options("packed", *ADAPTER),
+    "lora.use_rslora": learner_options("true", *ADAPTER),
     "lora.dropout": learner_options("0.5", *ADAPTER),
     "lora.target_modules": learner_options('["q_proj"]', *ADAPTER),
     "lora.path": learner_options("elsewhere", *ADAPTER),

@@ -171,8 +171,8 @@ class LearnerConfig(StrictModel):
                 "learner.weights_dtype has no effect with [lora]: adapters are trained in float32. For the base in "
                 "bfloat16 set learner.base_dtype."
             )
-        if lora is not None and lora.base == "packed" and self.ranks not in (None, 1):
-            raise ValueError('lora.base = "packed" is computed with in one process: set learner.ranks = 1.')
+        if lora is not None and self.ranks not in (None, 1) and (reason := lora.in_one_process):
+            raise ValueError(f"{reason} is computed with in one process: set learner.ranks = 1.")
         for key in ("base_dtype", "weights_dtype"):
             if getattr(self, key) == "bfloat16" != self.dtype:
                 raise ValueError(
@@ -186,13 +186,16 @@ class LoraConfig(StrictModel):
 
     rank: int = Field(16, ge=1, description="Rank of the adapter.")
     alpha: float = Field(32.0, gt=0, description="Scale: the adapter's output is multiplied by alpha / rank.")
+    use_rslora: bool = Field(
+        False, description="Rank-stabilised: the adapter's output is multiplied by alpha / sqrt(rank) instead."
+    )
     dropout: float = Field(
         0.0, ge=0, lt=1, description="Dropout on the adapter's input, in gradients alone; one more forward pass."
     )
     target_modules: tuple[str, ...] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         min_length=1,
-        description="Which linear layers get an adapter.",
+        description="Which linear layers get an adapter; lm_head is the output matrix.",
     )
     path: str | None = Field(
         None, min_length=1, description="Adapter to begin with, of this rank, alpha and targets; absent: a new one."
@@ -202,4 +205,12 @@ class LoraConfig(StrictModel):
         description="What the adapter is trained on: dense: matrices in learner.base_dtype; packed: as they are in the "
         "model's GGUF file, in learner and engine.",
     )
+
     merge: bool = Field(False, description="At the end, write the whole model with the adapter in it as well.")
+
+    @property
+    def in_one_process(self) -> str | None:
+        """What of these settings ranks cannot divide among them."""
+        if self.base == "packed":
+            return 'lora.base = "packed"'
+        return "an adapter of lm_head (lora.target_modules)" if "lm_head" in self.target_modules else None

@@ -30,6 +30,7 @@ from whet.inference.architecture import read_json
 from whet.inference.model_names import ADAPTER_CONFIG, resolve_model
 from whet.inference.plain.weights import projections
 from whet.inference.protocol import WeightUpdate
+from whet.inference.weights.adapters import UNEMBEDDING
 from whet.inference.weights.safetensors_files import TensorStream, write_tensors
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.optim import put_in
@@ -39,6 +40,7 @@ from whet.rl.learner.whole import Whole, WholeTensors
 from whet.rl.storage.checkpoints import ADAPTER as ADAPTER_FILE
 
 ADAPTER = "default"
+HEAD_WEIGHT = f"{UNEMBEDDING}.weight"
 OF_EXPERTS = ("gate_proj", "up_proj", "down_proj", "gate_up_proj")
 
 
@@ -67,12 +69,14 @@ class LoraWeights(Weights):
             r=config.rank,
             lora_alpha=config.alpha,
             lora_dropout=config.dropout,
+            use_rslora=config.use_rslora,
             target_modules=list(config.target_modules),
             fan_in_fan_out=any(isinstance(part, Conv1D) for part in projections(model).values()),
             base_model_name_or_path=str(source),
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # between peft and transformers, nothing a user could mend
+            warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`")  # see `export_merged`
             self._peft: Any = get_peft_model(model, layers)
         put_in(model, base, base_dtype)
         super().__init__(self._peft.get_base_model(), source, whole)
@@ -109,15 +113,23 @@ class LoraWeights(Weights):
         self._whole.write(write, stream.tensors, "exporting the adapter")
 
     def export_merged(self, directory: Path, dtype: torch.dtype) -> None:
-        """The whole model with the adapter added in; what is trained stays as it is."""
+        """The whole model with the adapter added in; what is trained stays as it is. An output matrix that has an
+        adapter is one apart from the embedding."""
         names = {
             name.replace(".base_layer.", "."): name for name, _ in self.model.named_parameters() if ".lora_" not in name
         }
         parameters = described(self.model)
         named = {merged: parameters[name] for merged, name in names.items()}
+        head = self.model.get_output_embeddings()
+        untied = HEAD_WEIGHT not in named and isinstance(head, LoraLayer)
+        if untied:
+            names[HEAD_WEIGHT] = f"{UNEMBEDDING}.base_layer.weight"
+            named[HEAD_WEIGHT] = torch.empty(head.out_features, head.in_features, device="meta")
         stream = checkpoint_stream(self.model, named, lambda merged: self._merged(names[merged]), dtype, self._source)
         self._whole.write(
-            lambda: write_model(directory, self.model, stream, dtype, self._source), stream.tensors, "exporting weights"
+            lambda: write_model(directory, self.model, stream, dtype, self._source, untied=untied),
+            stream.tensors,
+            "exporting weights",
         )
 
     def _merged(self, name: str) -> Tensor:
@@ -158,13 +170,14 @@ def targets_of(model: nn.Module, config: LoraConfig) -> tuple[str, ...]:
     """
     linear, targets = {name.rpartition(".")[2] for name in projections(model)}, config.target_modules
     stacked = any(name.endswith(".experts") for name, _ in model.named_modules())
-    unknown = sorted(set(targets) - linear)
+    head = {UNEMBEDDING} if isinstance(getattr(model, UNEMBEDDING, None), nn.Linear) else set[str]()
+    unknown = sorted(set(targets) - linear - head)
     if (unknown or stacked) and not config.differs("target_modules"):
         targets = tuple(sorted(linear.difference(OF_EXPERTS if stacked else ())))
     elif unknown:
         raise ConfigError(
             f"[lora] target_modules: this model has no layer named {', '.join(unknown)}. "
-            f"It has {', '.join(sorted(linear))}."
+            f"It has {', '.join(sorted(linear | head))}."
         )
     if stacked and (beyond := [*filter(OF_EXPERTS.__contains__, targets)]):
         # PEFT would wrap the experts' stacked matrices as well
@@ -175,7 +188,7 @@ def targets_of(model: nn.Module, config: LoraConfig) -> tuple[str, ...]:
     return targets
 
 
-BEYOND_LORA = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "target_parameters")
+BEYOND_LORA = ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "target_parameters")
 """Settings of a PEFT adapter that `[lora]` has no keys for."""
 
 
@@ -196,6 +209,8 @@ def begin_with(model: Any, directory: Path, config: LoraConfig) -> None:
         )
     theirs = {"rank": described.get("r"), "alpha": described.get("lora_alpha")}
     wrong = [f"{name} = {value}" for name, value in theirs.items() if value != getattr(config, name)]
+    if (stable := bool(described.get("use_rslora"))) != config.use_rslora:
+        wrong.append(f"use_rslora = {json.dumps(stable)}")
     targets = described.get("target_modules")
     if not isinstance(targets, list) or set(targets) != set(config.target_modules):
         wrong.append(f"target_modules = {json.dumps(sorted(targets) if isinstance(targets, list) else targets)}")

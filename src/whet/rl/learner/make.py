@@ -143,8 +143,8 @@ def learner_parts(
     from whet.rl.learner.reference import Reference, frozen, frozen_copy, other_model
     from whet.rl.learner.weights import FullWeights
 
-    if sharding is not None and lora is not None and lora.base == "packed":
-        raise ConfigError('lora.base = "packed" is computed with in one process: set learner.ranks = 1.')
+    if sharding is not None and lora is not None and (reason := lora.in_one_process):
+        raise ConfigError(f"{reason} is computed with in one process: set learner.ranks = 1.")
     held_in = getattr(torch, computation.weights_dtype if lora is None else computation.base_dtype)
     device = choose_device(computation.device, "[learner] device")
     expand_segments(device)

@@ -190,12 +190,21 @@ class FullWeights(Weights):
 
 
 def write_model(
-    directory: Path, model: PreTrainedModel, tensors: TensorStream, dtype: torch.dtype, source: Path
+    directory: Path,
+    model: PreTrainedModel,
+    tensors: TensorStream,
+    dtype: torch.dtype,
+    source: Path,
+    *,
+    untied: bool = False,
 ) -> None:
-    """A `transformers` checkpoint of `model` with these weights, and the tokenizer files of `source`."""
+    """A `transformers` checkpoint of `model` with these weights, and the tokenizer files of `source`; `untied` where
+    the output matrix is one of these, and the model's own is its embedding."""
     directory.mkdir(parents=True, exist_ok=True)
     config = copy(model.config)
     config.dtype = dtype
+    if untied:
+        config.tie_word_embeddings = False
     config.save_pretrained(directory)
     if model.generation_config is not None:
         model.generation_config.save_pretrained(directory)

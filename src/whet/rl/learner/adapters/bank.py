@@ -28,6 +28,7 @@ from transformers import PreTrainedModel
 
 from whet.errors import ConfigError, RunError, TrainingError, WhetError
 from whet.inference.plain.weights import projections
+from whet.inference.weights.adapters import UNEMBEDDING
 from whet.rl.learner.adapters.adapter import Sizes, TrainedAdapter, checked, numbers_of, read_training, spec_of
 from whet.rl.learner.adapters.layers import AdaptedLinear, DropoutDraw, LayerPart, tile_of
 from whet.rl.learner.adapters.layout import Piece, lay_out, pieces_of
@@ -38,7 +39,6 @@ from whet.rl.learner.forward.decoder import hidden_states
 from whet.rl.learner.lora import OF_EXPERTS
 from whet.rl.learner.weights import copy_tokenizer
 
-UNEMBEDDING = "lm_head"
 _NUMBERS_KEPT = 4
 """Of each of an adapter's numbers: itself, its gradient, and AdamW's two moments, in float32."""
 

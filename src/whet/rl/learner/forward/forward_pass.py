@@ -34,7 +34,7 @@ from whet.rl.learner.config import LearnerConfig
 from whet.rl.learner.forward.compiled import check_compiler
 from whet.rl.learner.forward.decoder import LayerCall, hidden_states
 from whet.rl.learner.forward.layout import Index, TokenLayout, micro_batches
-from whet.rl.learner.forward.logprobs import Kept, token_logprobs
+from whet.rl.learner.forward.logprobs import Kept, LowRankLogits, token_logprobs
 
 Layout: TypeAlias = "TokenLayout | PlainLayout"
 """A micro-batch, for whet's own forward pass or for that of transformers."""
@@ -108,14 +108,16 @@ class ForwardPass:
         )
         if len(layout.predictor_of_distribution) > len(layout.predictors):
             hidden_UD = hidden_UD[self.tensor(layout.predictor_of_distribution)]
+        head = getattr(model.lm_head, "base_layer", model.lm_head)
         temperatures_D = self.tensor(batch.temperatures[layout.a_target_of_distribution])
         return token_logprobs(
             hidden_UD,
-            getattr(model.lm_head, "matrix", model.lm_head.weight),
+            getattr(head, "matrix", head.weight),
             self.tensor(batch.ids[layout.targets]).long(),
             self.tensor(layout.distribution_of_target),
             F.pad(temperatures_D, (0, len(hidden_UD) - len(temperatures_D)), value=1.0),  # of padding
             self._kept(batch, layout.a_target_of_distribution),
+            _added_logits(model.lm_head, hidden_UD),
             fused=self._computation.compile,
         )
 
@@ -126,6 +128,15 @@ class ForwardPass:
         kept = batch.kept.take(targets)
         states = np.repeat(np.arange(len(kept)), kept.counts)
         return Kept(self.tensor(states), self.tensor(kept.ids).long())
+
+
+def _added_logits(head: Any, hidden_UD: Tensor) -> LowRankLogits | None:
+    """What a layer of PEFT's adds to the base's logits; None where the output matrix has no adapter, or it is off."""
+    if not hasattr(head, "lora_A") or head.disable_adapters:
+        return None
+    (name,) = head.active_adapters
+    left_UD = head.lora_dropout[name](hidden_UD)
+    return LowRankLogits(head.lora_A[name](left_UD) * head.scaling[name], head.lora_B[name].weight)
 
 
 LOGITS_HELD = 1 << 27
