@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from whet.rl.learner.forward import logprobs
-from whet.rl.learner.forward.logprobs import Kept, token_logprobs
+from whet.rl.learner.forward.logprobs import Kept, LowRankLogits, token_logprobs
 
 N, U, D, V = 13, 8, 5, 11
 
@@ -42,10 +42,13 @@ def some_kept(targets, state_of_target):
     return Kept(states.contiguous(), tokens.contiguous())
 
 
-@pytest.mark.parametrize("cuts", [False, True], ids=["whole", "cut"])
-@pytest.mark.parametrize(
+CHUNKS = pytest.mark.parametrize(
     ("states_at_once", "backward_at_once"), [(1, 1), (1, 100), (3, 3), (3, 5), (3, 100), (100, 100)]
 )
+
+
+@pytest.mark.parametrize("cuts", [False, True], ids=["whole", "cut"])
+@CHUNKS
 def test_values_and_gradients_are_those_of_log_softmax(case, monkeypatch, states_at_once, backward_at_once, cuts):
     monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", states_at_once * V)
     monkeypatch.setattr(logprobs, "STATES_AT_ONCE", backward_at_once)
@@ -74,6 +77,25 @@ class Products(TorchDispatchMode):
         if function is torch.ops.aten.mm.default:
             self.shapes.append([tuple(matrix.shape) for matrix in args])
         return function(*args, **(kwargs or {}))
+
+
+@CHUNKS
+def test_what_an_adapter_adds_to_logits_has_the_gradients_of_a_merged_matrix(
+    case, monkeypatch, states_at_once, backward_at_once
+):
+    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", states_at_once * V)
+    monkeypatch.setattr(logprobs, "STATES_AT_ONCE", backward_at_once)
+    hidden, weight, *others = case
+    down, up = torch.randn(2, D, requires_grad=True), torch.randn(V, 2, requires_grad=True)
+    slope_N, gradients = torch.randn(N), []
+    for lp, entropy in (
+        reference(hidden, weight + up @ down, *others),
+        token_logprobs(hidden, weight, *others, added=LowRankLogits(hidden @ down.T, up)),
+    ):
+        loss = (slope_N * lp + entropy).sum()
+        gradients.append((lp, entropy, *torch.autograd.grad(loss, (hidden, weight, down, up))))
+    for expected, found in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_each_part_of_the_output_matrix_has_one_product_for_its_gradient(monkeypatch):
