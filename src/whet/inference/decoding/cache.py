@@ -22,7 +22,7 @@ from whet.inference.protocol import SamplingParams
 
 
 class KVCache:
-    """Keys and values `[L, S, heads, T, D]`; zeros at first, so unwritten columns are finite."""
+    """Keys and values `[S, heads, T, D]` of each layer; zeros at first, so unwritten columns are finite."""
 
     def __init__(
         self, arch: Architecture, *, dtype: torch.dtype, device: torch.device, record_experts: bool = False
@@ -31,9 +31,9 @@ class KVCache:
         self._recorded = arch.experts.per_token if record_experts and arch.experts is not None else 0
         self.slots = 0
         self.columns = 0
-        heads = arch.num_kv_heads
-        self.keys = torch.zeros(arch.num_layers, 0, heads, 0, arch.head_dim, dtype=dtype, device=device)
-        self.values = torch.zeros_like(self.keys)
+        self.dtype = dtype
+        empty = torch.zeros(0, arch.num_kv_heads, 0, arch.head_dim, dtype=dtype, device=device)
+        self.keys, self.values = [empty] * arch.num_layers, [empty] * arch.num_layers
         self.experts = self._allocate_experts(0, 0)
         """`[L, S, T, K]`: the experts that each token went to, -1 where it went to none; K = 0 unless recorded."""
         self.index = torch.arange(0, device=device)
@@ -48,13 +48,14 @@ class KVCache:
         return torch.full(shape, -1, dtype=torch.int16, device=self._device)
 
     def tensors(self) -> list[Tensor]:
-        return [self.keys, self.values, self.experts, self.index]
+        return [*self.keys, *self.values, self.experts, self.index]
 
     def resize(self, slots: int, columns: int, *, kept: int) -> None:
         """Become exactly this large. Of the first `kept` slots what is in both rectangles stays."""
         kept, width = min(kept, slots, self.slots), min(columns, self.columns)
-        self.keys = _rectangle(self.keys, slots, columns, kept, width)  # one after the other: less is held at once
-        self.values = _rectangle(self.values, slots, columns, kept, width)
+        for layers in (self.keys, self.values):
+            for i, old in enumerate(layers):  # one after the other: no more than one of them is held twice
+                layers[i] = _rectangle(old, slots, columns, kept, width)
         if self._recorded:
             old_experts, self.experts = self.experts, self._allocate_experts(slots, columns)
             self.experts[:, :kept, :width] = old_experts[:, :kept, :width]
@@ -66,7 +67,8 @@ class KVCache:
         if length == 0 or not sources:
             return
         source, target = self._index(sources), self._index(targets)
-        for layer in (*self.keys[:, :, :, :length], *self.values[:, :, :, :length]):
+        for whole in (*self.keys, *self.values):
+            layer = whole[:, :, :length]
             layer.index_copy_(0, target, layer.index_select(0, source))  # what one layer needs stays near the core
         if self._recorded:
             self.experts[:, target, :length] = self.experts[:, source, :length]
@@ -87,11 +89,11 @@ class KVCache:
 
 def _rectangle(old: Tensor, slots: int, columns: int, kept: int, width: int) -> Tensor:
     """Another rectangle with the first `kept` slots and `width` columns of `old`, and zeros."""
-    layers, _, heads, _, dim = old.shape
-    new = old.new_empty(layers, slots, heads, columns, dim)
-    new[:, :kept, :, :width] = old[:, :kept, :, :width]
-    new[:, :kept, :, width:] = 0
-    new[:, kept:] = 0
+    _, heads, _, dim = old.shape
+    new = old.new_empty(slots, heads, columns, dim)
+    new[:kept, :, :width] = old[:kept, :, :width]
+    new[:kept, :, width:] = 0
+    new[kept:] = 0
     return new
 
 

@@ -186,7 +186,7 @@ class Decoder:
     def _embed(self, ids: Tensor) -> Tensor:
         embedding = self.weights.embedding
         if isinstance(embedding, BlockMatrix):
-            x = embedding.select(ids).to(self.cache.keys[0].dtype)
+            x = embedding.select(ids).to(self.cache.dtype)
         else:
             x = embedding.index_select(0, ids)
         return x if self.arch.embedding_scale == 1 else x.mul_(self.arch.embedding_scale)
@@ -208,7 +208,7 @@ class Decoder:
         visible, biases = columns <= positions, []
         for window in self._windows:
             seen = visible if window is None else visible & (columns > positions - window)
-            biases.append(torch.where(seen, 0.0, float("-inf")).to(self.cache.keys.dtype))
+            biases.append(torch.where(seen, 0.0, float("-inf")).to(self.cache.dtype))
         return biases
 
     def _rotate(self, qk: Tensor, i: int, turned: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -219,7 +219,7 @@ class Decoder:
         if (table := self._table_of_layer[i]) is not None:
             cos, sin = turned[table]
             qk = qk.roll(self.arch.head_dim // 2, -1).mul_(sin).addcmul_(qk, cos)
-        return qk.to(self.cache.keys.dtype)
+        return qk.to(self.cache.dtype)
 
     def _inverse_lengths(self, qk: Tensor) -> Tensor:
         """Of each head, or of all queries and of all keys together."""

@@ -241,11 +241,13 @@ def _set_allocator(*, small: bool) -> None:
     `small` it gives back at once what larger arrays leave, which between smaller ones would lie unused: of a base in
     blocks, 0.7 GiB in place of 0.2 in use. Other C libraries are left as they are.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    library = ctypes.CDLL(None)
+    mallopt = getattr(library, "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
         mallopt(mmap_threshold, _GIVEN_BACK if small else _KEPT_ARRAY)
         mallopt(trim_threshold, _KEPT_ARRAY if small else _KEPT_HEAP)
+        library.malloc_trim(0)  # what reading a tokenizer and a checkpoint has left
 
 
 def load_packed(directory: Path) -> PreTrainedModel:
