@@ -25,6 +25,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -69,7 +70,7 @@ class Outcome:
     says: str = ""  # why, or the end of the output
 
 
-def parts(options: argparse.Namespace, out: Path) -> Iterator[Part]:
+def parts(options: argparse.Namespace, runs: Path) -> Iterator[Part]:
     python, smoke = sys.executable, options.smoke
     device = "cpu" if smoke else "cuda"
     small = ["--small", "--tokens", "256", "--steps", "1", "--warmup", "0"] if smoke else []
@@ -86,19 +87,19 @@ def parts(options: argparse.Namespace, out: Path) -> Iterator[Part]:
     yield Part("engine", [*engine, "--sides", "whet bf16", "transformers bf16"], 90, last_json)
     vllm, lacking = vllm_python(options.vllm_python)
     yield Part("vllm", [*engine, "--sides", "vLLM", "--vllm-python", vllm], 150, last_json, lacking)
-    here = ["--runs_directory", str(out / "runs"), "--deployment.threads", "1"]
+    here = ["--runs_directory", str(runs), "--deployment.threads", "1"]
     here += ["--learner.device", device, "--inference.device", device]
     short = ["--max_steps", "2", "--batch_size", "8", "--rollouts_per_example", "4"] if smoke else ["--max_steps", "20"]
     config = ["configs/rl/quickstart.toml", "--name", "colocate", "--deployment.colocate", "true", "--eval.before"]
     run = [python, "-c", "from whet.cli.main import main; main()", "train", "run"]
     command = [*run, *config, "false", "--eval.after", "false", *short, *here]
-    yield Part("colocate", command, 90, lambda _: metrics(out / "runs" / "colocate"))
+    yield Part("colocate", command, 90, lambda _: metrics(runs / "colocate"))
     model, lacking = smollm2(options.smollm2)
     if smoke:
         model, lacking = "whet/tiny", ""
     config = ["configs/rl/smollm2-calculator.toml", "--name", "smollm2", "--model", model]
     command = [*run, *config, *here, *([*short, "--eval.num_examples", "4"] if smoke else [])]
-    yield Part("smollm2", command, 180, lambda _: metrics(out / "runs" / "smollm2"), lacking)
+    yield Part("smollm2", command, 180, lambda _: metrics(runs / "smollm2"), lacking)
 
 
 def vllm_python(given: Path | None) -> tuple[str, str]:
@@ -205,7 +206,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    wanted = [part for part in parts(options, out) if not options.only or part.name in options.only]
+    runs = Path(tempfile.mkdtemp(prefix="runs-", dir=out))  # a run's folder is made once
+    wanted = [part for part in parts(options, runs) if not options.only or part.name in options.only]
     if unknown := set(options.only or ()) - {part.name for part in wanted}:
         parser.error(f"no part is called {', '.join(sorted(unknown))}")
     outcomes: list[Outcome] = []

@@ -14,6 +14,7 @@ import torch
 
 from whet.errors import RequestRefusedError
 from whet.inference.decoding import decoder
+from whet.inference.decoding.functions import at_once
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.protocol import PromptScores, Sample, SampleRequest, SamplingParams, Scoring, TokenLogprobs
 
@@ -210,3 +211,8 @@ def test_a_request_with_scoring_has_no_listener(checkpoints: Checkpoints) -> Non
     request = SampleRequest([1, 2], SamplingParams(max_tokens=1), scoring=Scoring(top=1))
     with pytest.raises(RequestRefusedError, match="has no listener"):
         asyncio.run(engine.sample(request, on_tokens=print))
+
+
+def test_more_is_computed_at_once_on_cuda() -> None:
+    assert at_once(1 << 20, torch.device("cpu")) == 1 << 20
+    assert at_once(1 << 20, torch.device("cuda", 1)) == 1 << 24

@@ -21,7 +21,7 @@ from torch import Tensor
 from whet.inference.architecture import Architecture, Rope
 from whet.inference.decoding.adapter_rows import LEAST_ROWS, AdapterRows, filled
 from whet.inference.decoding.cache import KVCache
-from whet.inference.decoding.functions import ACTIVATIONS, mix_experts, route, turns
+from whet.inference.decoding.functions import ACTIVATIONS, at_once, mix_experts, route, turns
 from whet.inference.decoding.scheduler import WIDTH_STEP
 from whet.inference.decoding.scoring import LOGITS_AT_ONCE, PromptScorer
 from whet.inference.weights.adapters import PackedAdapter
@@ -29,7 +29,7 @@ from whet.inference.weights.block_matrix import BlockMatrix, JoinedRows
 from whet.inference.weights.model_weights import DOWN, GATE_UP, OUTPUT, QKV, PackedWeights
 
 _SCORES_PER_CHUNK = 1 << 24
-"""Largest number of attention scores a prefill holds at a time (64 MiB in float32)."""
+"""Largest number of attention scores a prefill holds at a time on a CPU (64 MiB in float32)."""
 
 _LEAST_POSITIONS = 1024
 """Of a rotary table; beyond that it has as many as a power of two that the cache's columns fit in."""
@@ -104,10 +104,10 @@ class Decoder:
         """
         longest = max(map(len, tokens))
         width = self._width(max(starts) + longest)
-        step = max(1, _SCORES_PER_CHUNK // (len(slots) * self.arch.num_heads * width))
+        device = self.weights.embedding.device
+        step = max(1, at_once(_SCORES_PER_CHUNK, device) // (len(slots) * self.arch.num_heads * width))
         if self._least_rows:
             longest, step = (-(-count // self._least_rows) * self._least_rows for count in (longest, step))
-        device = self.weights.embedding.device
         padded = torch.tensor([row + [0] * (longest - len(row)) for row in tokens], device=device)
         slots_P = torch.tensor(slots, device=device)
         starts_P = torch.tensor(starts, device=device)
@@ -122,9 +122,9 @@ class Decoder:
 
     def _score(self, scorer: PromptScorer, start: int, x_TD: Tensor, adapter: PackedAdapter | None) -> None:
         """Pass on logits of what follows the tokens from position `start` on, of which `x_TD` are the outputs."""
-        at_once = max(LEAST_ROWS, LOGITS_AT_ONCE // self.arch.vocab_size)
-        for begin in range(max(0, scorer.first - 1 - start), len(x_TD), at_once):
-            part = x_TD[begin : begin + at_once]
+        rows_at_once = max(LEAST_ROWS, at_once(LOGITS_AT_ONCE, x_TD.device) // self.arch.vocab_size)
+        for begin in range(max(0, scorer.first - 1 - start), len(x_TD), rows_at_once):
+            part = x_TD[begin : begin + rows_at_once]
             rows = AdapterRows.of([adapter] * len(part), x_TD.device)
             scorer.take(start + begin, self._logits(part, self._or_own(rows, len(part))))
 

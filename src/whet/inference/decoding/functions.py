@@ -26,6 +26,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def at_once(numbers: int, device: torch.device) -> int:
+    """How many are computed together where a CPU, for its caches, computes so many: on CUDA 16 times as many, enough
+    rows to keep its matrix units busy."""
+    return numbers << 4 if device.type == "cuda" else numbers
+
+
 def frequencies(rope: Rope) -> Tensor:
     """How far each pair of rotated dimensions turns from one position to the next, fastest first: `[dim / 2]`."""
     exponents = torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim

@@ -21,7 +21,7 @@ from whet.inference.requests import seed_after
 from whet.inference.token_sets import TokenSets
 
 LOGITS_AT_ONCE = 1 << 23
-"""Logits of prompt tokens that are held at a time at most: 32 MiB."""
+"""Logits of prompt tokens that are held at a time at most on a CPU: 32 MiB."""
 
 
 class PromptScorer:

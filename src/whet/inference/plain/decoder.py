@@ -26,12 +26,13 @@ from transformers.cache_utils import CacheLayerMixin, DummyLayer, DynamicLayer, 
 
 from whet.errors import ModelLoadError
 from whet.inference.decoding.adapter_rows import AdapterRows
+from whet.inference.decoding.functions import at_once
 from whet.inference.decoding.scoring import LOGITS_AT_ONCE, PromptScorer
 from whet.inference.plain.weights import PlainForm, PlainWeights, projections
 from whet.inference.weights.weight_loader import WeightLoader
 
 _SCORES_PER_CHUNK = 1 << 24
-"""Largest number of attention scores of a layer that a prefill computes at a time (64 MiB in float32)."""
+"""Largest number of attention scores of a layer that a prefill computes at a time on a CPU (64 MiB in float32)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +146,11 @@ class PlainDecoder:
         """See `Decoder.prefill`."""
         longest, heads = max(map(len, tokens)), self.cache.keys[0].shape[1]
         width = max(start + len(row) for start, row in zip(starts, tokens, strict=True))
-        step = max(1, _SCORES_PER_CHUNK // (len(slots) * heads * width))
+        device = self.cache.index.device
+        step = max(1, at_once(_SCORES_PER_CHUNK, device) // (len(slots) * heads * width))
         if scorers:
             vocabulary = self._model.get_input_embeddings().num_embeddings
-            step = min(step, max(1, LOGITS_AT_ONCE // (len(slots) * vocabulary)))
+            step = min(step, max(1, at_once(LOGITS_AT_ONCE, device) // (len(slots) * vocabulary)))
         for offset in range(0, longest, step):
             parts = [row[offset : offset + step] for row in tokens]
             ends = [start + min(offset + step, len(row)) for start, row in zip(starts, tokens, strict=True)]
