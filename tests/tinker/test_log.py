@@ -96,6 +96,19 @@ def test_a_request_that_is_sent_again_is_carried_out_once(raw: Raw, served: Any)
     assert "was another request" in other.text
 
 
+def test_only_what_is_repeated_after_a_start_is_kept(raw: Raw, served: Any) -> None:
+    from sqlalchemy import select
+
+    from whet.tinker.storage.tables import TinkerRequest
+
+    model = raw.model()
+    raw.answer(raw.passing(model, 1, forward_only=True).json()["request_id"])
+    raw.answer(raw.passing(model, 2).json()["request_id"])
+    with served.server.hub.database.read() as session:
+        kept = select(TinkerRequest.seq).where(TinkerRequest.body.is_not(None))
+        assert list(session.scalars(kept)) == [2]
+
+
 def test_many_at_once_are_one(raw: Raw, served: Any) -> None:
     model = raw.model()
     ids: list[str] = []

@@ -143,8 +143,8 @@ def finish(session: Session, ends: Sequence[RequestEnd], now: float) -> None:
     """Record answers, and that their requests were carried out."""
     for end in ends:
         values: dict[str, Any] = {"state": FAILED if end.failed else DONE, "result": end.result, "done_at": now}
-        if end.failed:
-            values["body"] = None
+        if end.failed or end.head.kind not in CHANGES:
+            values["body"] = None  # it is not repeated after a start
         session.execute(update(TinkerRequest).where(TinkerRequest.id == end.head.id).values(**values))
         at: dict[str, Any] = {"applied_seq": end.head.seq}
         if end.failed and end.head.seq == 0:  # it was not made
