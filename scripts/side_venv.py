@@ -1,7 +1,7 @@
 """A virtual environment beside `.venv`, for programs whose dependencies are not whet's.
 
-`parity_venv.py` and `vllm_venv.py` say what is in theirs. Standard library only, like `setup_venv.py`, whose words and
-habits they share: quick when nothing has changed, one line for what the user has to fix.
+`parity_venv.py`, `vllm_venv.py` and `openenv_venv.py` say what is in theirs. Standard library only, like
+`setup_venv.py`, whose words and habits they share: quick when nothing has changed, one line for what to fix.
 
 What cannot be installed is recorded in the stamp with the reason; the tests that need it are skipped with that reason,
 or fail where `CI` is set. So a script exits with 0 unless `--strict` is given.

@@ -189,6 +189,8 @@ def _source(base: str, target: str) -> str:
             f"'{target}' is neither a path nor a package's name. Give a folder, or a name such as word-game==1.2."
         ) from None
     wanted = parse_id(target)
+    if wanted.contract is not None:
+        raise ConfigError(f"'{target}' needs no installation by whet; pip installs packages of {wanted.contract}.")
     if wanted.owner is not None:
         raise ConfigError(f"'{target}' is an environment of a hub. Install it with: whet env install {target}")
     return wanted.requirement if wanted.url is not None else f"{wanted.name}=={wanted.version}"

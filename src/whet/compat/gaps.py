@@ -65,7 +65,7 @@ GAPS: dict[tuple[str, ...], str] = {
     (
         "verifiers.OpenEnvEnv",
         "verifiers.envs.integrations.openenv_env",
-    ): "a `MultiTurnEnv`, or `GymEnv` over its client",
+    ): "`load_environment('openenv:URL')`",
     ("verifiers.envs.experimental.mcp_env.*",): "`MCPEnv` itself; its connections are its own",
     ("verifiers.envs.sandbox_env.*", "verifiers.envs.python_env.*"): (
         "`SandboxError`, which failures of a sandbox are; `SandboxEnv` and `PythonEnv` otherwise"

@@ -2,15 +2,16 @@
 
 An id is the name of an installed package (`reverse-text`), a path to a package or a file, or the name of a folder in
 `environments/` under the current directory, installed or not. An id with an owner, a version, or the URL of a wheel or
-a commit (`identity/ids.py`) loads what is installed from there and nothing else. Every environment also takes
-`system_prompt`, unless its loader has that argument itself, and `components`, texts by name (`texts.py`). Failures are
-`EnvironmentLoadError`s that say where and what to do. A package written for `verifiers` 0.1 runs unmodified
-(`compat/alias.py`).
+a commit (`identity/ids.py`) loads what is installed from there and nothing else; `openenv:` and a server, package or
+folder an environment of OpenEnv. Every environment also takes `system_prompt`, unless its loader has that argument
+itself, and `components`, texts by name (`texts.py`). Failures are `EnvironmentLoadError`s that say where and what to
+do. A package written for `verifiers` 0.1 runs unmodified (`compat/alias.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -39,7 +40,7 @@ def load_environment(env_id: str, **env_args: Any) -> Environment:
     """The environment that the package's `load_environment(**env_args)` returns, with `env_id` and `env_args` set."""
     _contract("alias").alias_where_needed()
     module = _find_module(env_id)
-    loader = getattr(module, "load_environment", None)
+    loader = _loader(env_id, module)
     if not callable(loader):
         raise EnvironmentLoadError(
             f"environment '{env_id}': {_file_of(module)} has no function load_environment. "
@@ -72,7 +73,13 @@ def load_environment(env_id: str, **env_args: Any) -> Environment:
 
 def takes_system_prompt(env_id: str) -> bool:
     """Whether the environment's own loader has an argument `system_prompt`."""
-    return SYSTEM_PROMPT in inspect.signature(_find_module(env_id).load_environment).parameters
+    return SYSTEM_PROMPT in inspect.signature(_loader(env_id, _find_module(env_id))).parameters
+
+
+def _loader(env_id: str, module: ModuleType) -> Any:
+    """The module's `load_environment`; that of another contract is given what follows the contract in the id."""
+    loader, target = getattr(module, "load_environment", None), parse_id(env_id).target
+    return loader if target is None or loader is None else functools.partial(loader, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,11 @@ def locate(env_id: str) -> Location:
     wanted = parse_id(env_id)
     if wanted.path is not None:
         return _at_path(env_id, wanted.path)
+    if wanted.contract is not None:
+        spec = importlib.util.find_spec(wanted.module)
+        assert spec is not None
+        assert spec.origin is not None
+        return Location(wanted.module, None, Path(spec.origin))
     location = _installed(wanted.module)
     if wanted.verified:
         file = None if location is None else location.path / "__init__.py" if location.path.is_dir() else location.path

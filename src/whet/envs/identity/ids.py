@@ -6,6 +6,7 @@
     ./gsm8k, environments/gsm8k, game.py     a path to a folder or a file
     https://host/gsm8k-1.2-py3-none-any.whl#sha256=HASH                 a wheel with these bytes
     git+https://host/gsm8k@COMMIT, gsm8k @ git+https://host/envs@COMMIT#subdirectory=gsm8k    a commit of a repository
+    openenv:http://host:8000, openenv:echo_env, openenv:./envs/echo_env     of another contract (`CONTRACTS`)
 
 Everything is ASCII, so no two ids look alike.
 """
@@ -28,6 +29,8 @@ _BELOW = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(?:/[A-Za-z0-9_-][A-Za-z0-9._-
 _SCHEMES = ("https://", "http://", "file://")
 MAX_NAME, MAX_OWNER, MAX_VERSION, SHOWN = 64, 39, 64, 200
 FORMS = "NAME, NAME@VERSION, OWNER/NAME, OWNER/NAME@VERSION, a path, or the URL of a wheel or a git commit"
+CONTRACTS = {"openenv": "whet.integrations.openenv_env"}
+"""Environments of other contracts: the prefix of their ids, and the module whose `load_environment` takes the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +46,14 @@ class EnvironmentId:
     hash: str | None = None  # SHA-256 of the wheel, or the commit
     git: bool = False
     subdirectory: str | None = None  # of the repository
+    contract: str | None = None  # a key of `CONTRACTS`
+    target: str | None = None  # what follows the contract: a URL, a package or a path
 
     @property
     def module(self) -> str:
         """`my-env` is imported as `my_env`."""
+        if self.contract is not None:
+            return CONTRACTS[self.contract]
         return re.sub(r"[-.]+", "_", self.name)
 
     @property
@@ -71,6 +78,12 @@ def parse_id(text: str, *, of_hub: bool = False) -> EnvironmentId:
     """
     if not text or text != text.strip() or not text.isprintable():
         raise _malformed(text, "is empty or has spaces or control characters around it or inside")
+    contract, colon, target = text.partition(":")
+    if colon and contract in CONTRACTS:
+        if of_hub or not target:
+            raise _malformed(text, "is no package of a hub" if target else f"has nothing after '{contract}:'")
+        name = re.sub(r"[^A-Za-z0-9.-]+", "-", target.removeprefix("http://").removeprefix("https://")).strip("-.")
+        return EnvironmentId(text, name[-MAX_NAME:] or contract, contract=contract, target=target)
     if "://" in text:
         return _url(text)
     path = expanded(text)
@@ -94,8 +107,8 @@ def parse_id(text: str, *, of_hub: bool = False) -> EnvironmentId:
 
 
 def label_of(text: str) -> str:
-    """The id for people and folders: of a URL only the name."""
-    return parse_id(text).name if "://" in text else text
+    """The id for people and folders: of a URL, and of another contract, only the name."""
+    return parse_id(text).name if "://" in text or text.partition(":")[0] in CONTRACTS else text
 
 
 def _url(text: str) -> EnvironmentId:

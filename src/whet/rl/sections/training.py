@@ -87,7 +87,7 @@ class TrainingEnvConfig(EnvTable):
         if self.name is not None:
             return self.name
         wanted = parse_id(self.id)
-        return wanted.name if wanted.verified else Path(self.id).name
+        return wanted.name if wanted.verified or wanted.contract else Path(self.id).name
 
 
 class HeldOutConfig(StrictModel):

@@ -60,6 +60,11 @@ def origin_of(env_id: str, there: Mapping[str, InstalledAnswer]) -> Origin:
     wanted = parse_id(env_id)
     if wanted.owner is not None:
         return OnHub(HubId.parse(env_id))
+    if wanted.contract is not None:
+        raise ConfigError(
+            f"environment '{safe_text(env_id)}': the service runs environments of whet; this one is for runs on this "
+            "machine."
+        )
     if wanted.url is not None:
         raise ConfigError(
             f"environment '{safe_text(env_id)}': the service installs from its hub, not from a URL. Push its package "

@@ -1,0 +1,93 @@
+"""`openenv:` against the servers of OpenEnv's own environments (`scripts/openenv_venv.py`)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import whet
+from whet.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+VENV = ROOT / ".venv-openenv"
+PYTHON = str(VENV / "bin" / "python")
+
+pytestmark = [pytest.mark.parts, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(autouse=True)
+def environments():
+    stamp = VENV / "whet-openenv.json"
+    missing = json.loads(stamp.read_text())["missing"] if stamp.exists() else {"environments": "not made yet"}
+    if missing:
+        pytest.skip(f"no environments in .venv-openenv ({missing['environments']}); make it with: make openenv")
+
+
+def id_of(name):
+    return f"openenv:{VENV / 'OpenEnv' / 'envs' / name}"
+
+
+def play(name, answers, n=1, **kwargs):
+    arguments = {"python": PYTHON, "num_train_examples": n, "num_eval_examples": 0, **kwargs}
+    env = whet.load_environment(id_of(name), **arguments)
+    return env.evaluate_sync(whet.ScriptedClient(answers), "m")["outputs"]
+
+
+def test_grid_world_has_a_reward_per_step_and_ends_at_the_goal():
+    rows = play("grid_world_env", ["DOWN"] * 4 + ["RIGHT"] * 4, n=3)
+    assert [(row["reward"], row["stop_condition"], row["error"]) for row in rows] == [
+        (pytest.approx(0.3), "is_done", None)
+    ] * 3
+
+
+def test_maze_has_one_session_and_all_rollouts_begin_at_its_start():
+    rows = play("maze_env", ["1"], n=4, max_turns=1)
+    assert [row["error"] for row in rows] == [None] * 4
+    assert len({row["prompt"][-1]["content"] for row in rows}) == 1
+
+
+def test_echo_offers_its_tools():
+    call = whet.AssistantMessage("", tool_calls=[whet.ToolCall("c", "echo_message", '{"message": "hi"}')])
+    wrong = whet.AssistantMessage("", tool_calls=[whet.ToolCall("c", "nothing", "{}")])
+    (row,) = play("echo_env", [call, wrong, "done"])
+    answers = [message["content"] for message in row["completion"] if message["role"] == "tool"]
+    assert (answers, row["error"]) == (["hi", "Error: Unknown tool: 'nothing'"], None)
+
+
+def test_reasoning_gym_scores_an_answer():
+    arguments = {"dataset_name": "chain_sum", "size": 1}
+
+    def solve(prompt):
+        return str(eval(prompt[-1]["content"].split("problem:")[-1].split("=")[0]))
+
+    rows = play("reasoning_gym_env", solve, n=4, reset_args=arguments)
+    assert [(row["reward"], row["error"]) for row in rows] == [(1.0, None)] * 4
+    assert len({row["prompt"][-1]["content"] for row in rows}) == 4
+
+
+def test_textarena_plays_a_game(monkeypatch):
+    monkeypatch.setenv("TEXTARENA_ENV_ID", "GuessTheNumber-v0")
+    monkeypatch.setenv("TEXTARENA_DOWNLOAD_NLTK", "0")
+    rows = play("textarena_env", ["[10]", "[5]"], n=2, max_turns=2, observation_fields=["messages"])
+    assert [row["error"] for row in rows] == [None] * 2
+    assert all("guess" in row["completion"][1]["content"] for row in rows)
+
+
+def test_the_tiny_model_learns_the_first_step_of_the_maze(tmp_path):
+    arguments = {
+        "python": PYTHON, "max_turns": 2, "num_train_examples": 4, "num_eval_examples": 4, "observation_fields": [],
+        "invalid_reward": -1.0, "step_errors_are_invalid": True,
+        "instructions": "I think of a whole number from 0 to 7. Guess it: I say higher or lower. "
+        "Answer with one number only.",
+    }  # fmt: skip
+    lines = ", ".join(f"{name} = {json.dumps(value)}" for name, value in arguments.items())
+    config = tmp_path / "maze.toml"
+    config.write_text(
+        f'model = "whet/tiny"\nmax_steps = 8\nbatch_size = 64\nrollouts_per_example = 16\nlearning_rate = 5e-4\n'
+        f'seed = 0\nruns_directory = "{tmp_path}"\n[sampling]\nmax_tokens = 8\n'
+        f'[[env]]\nid = "{id_of("maze_env")}"\nname = "maze"\nargs = {{ {lines} }}\n'
+    )
+    assert main(["train", "run", str(config), "--name", "maze"]) == 0
+    steps = [json.loads(line) for line in (tmp_path / "maze" / "metrics.jsonl").read_text().splitlines()]
+    rewards = [step["reward/mean"] for step in steps if "reward/mean" in step]
+    assert rewards[-1] > rewards[0] + 0.5
