@@ -219,6 +219,15 @@ def test_a_base_in_bfloat16_is_counted_with_half_the_bytes() -> None:
     assert exact.memory["learner: weights"] - half.memory["learner: weights"] == 2 * exact.parameters
 
 
+def test_groups_of_ranks_that_hold_the_same_are_counted() -> None:
+    learner = {"device": "cpu", "ranks": 6}
+    divided, grouped = (
+        estimate(config("whet/tiny", learner={**learner, **more})).memory for more in ({}, {"shard_ranks": 2})
+    )
+    held = sum(size for name, size in divided.items() if name.startswith("learner: ") and "activations" not in name)
+    assert {**divided, "other groups of ranks": 2 * held} == grouped
+
+
 def test_masters_are_counted_beside_weights_in_bfloat16() -> None:
     exact, half = (
         estimate(

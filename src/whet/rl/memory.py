@@ -55,6 +55,7 @@ MAPPED, MERGED, MOVED = "base, mapped", "adapter merged in", "learner while the 
 MOST_FILES = 3
 """Of published weights at once: the newest, the one before it, and the next one while it is written."""
 PROCESSES, OTHER_RANKS = "Python and libraries", "activations of other ranks"
+ACTIVATIONS, OTHER_GROUPS = "learner: activations", "other groups of ranks"
 LIBRARIES, RUN, WITH_LEARNER, WORKER, SERVER = (mib << 20 for mib in (115, 235, 85, 32, 1434))
 ENGINE_PROCESS, LEARNER_PROCESS = 205 << 20, 255 << 20
 """Bytes of host memory after the imports: of files that all processes map, of the run, of what a learner adds to it, of
@@ -86,7 +87,9 @@ def host_parts(config: RunConfig | SftConfig, devices: Mapping[str, str], memory
     parts = {PROCESSES: sum(process_bytes(config).values())}
     on_gpu = devices["learner"].startswith("cuda")
     if config.ranks > 1 and not on_gpu:
-        parts[OTHER_RANKS] = (config.ranks - 1) * memory["learner: activations"]
+        parts[OTHER_RANKS] = (config.ranks - 1) * memory[ACTIVATIONS]
+        divided = sum(size for name, size in memory.items() if name.startswith("learner: ")) - memory[ACTIVATIONS]
+        parts[OTHER_GROUPS] = (config.ranks // (config.learner.shard_ranks or config.ranks) - 1) * divided
     if on_gpu and config.deployment.colocate:
         parts[MOVED] = staying_bytes(memory)
     return {name: size for name, size in parts.items() if size}
@@ -111,7 +114,7 @@ def by_process(config: RunConfig | SftConfig, devices: Mapping[str, str], memory
     return sizes
 
 
-PASSING = ("learner: gradients", "learner: activations")
+PASSING = ("learner: gradients", ACTIVATIONS)
 """What a learner holds between two updates only."""
 
 
@@ -257,7 +260,7 @@ def learner_parts(arch: Architecture, config: TrainingConfig, *, tokens: int, le
         **({"learner: masters": trained * 4} if config.learner.weights_dtype == "bfloat16" else {}),
         "learner: gradients": trained * 4,
         "learner: optimiser": optimiser_bytes(arch, config, trained),
-        "learner: activations": tokens * _kept_per_token(arch, config, tokens, length) * 4,
+        ACTIVATIONS: tokens * _kept_per_token(arch, config, tokens, length) * 4,
     }
 
 
