@@ -39,11 +39,16 @@ class Served:
 
 @contextlib.contextmanager
 def serving(
-    data: Path, port: int = 0, base_and_bank: Any = None, database: str | None = None, **limits: Any
+    data: Path,
+    port: int = 0,
+    base_and_bank: Any = None,
+    database: str | None = None,
+    sampled: Any = None,
+    **limits: Any,
 ) -> Iterator[Served]:
     """A running server."""
     base, bank = base_and_bank or (BASE, bigram.BigramBank())
-    opened = open_server(data, base, bank, database, TinkerLimits(**limits))
+    opened = open_server(data, base, bank, database, TinkerLimits(**limits), sampled)
     with listen("127.0.0.1", port) as listening, opened as (server, key):
         options = uvicorn.Config(create_tinker_app(server), log_level="warning", lifespan="off")
         options.timeout_graceful_shutdown = 1

@@ -71,6 +71,7 @@ def load_policy(
     record_kept: bool = False,
     repeatable: bool = True,
     base_dtype: str | None = None,
+    batch_invariant: bool = False,
 ) -> Policy:
     """Load `whet/tiny`, a local directory or a Hugging Face id into the embedded engine.
 
@@ -90,6 +91,7 @@ def load_policy(
         repeatable: the same requests give the same bits, whatever came before; False saves work for a server.
         base_dtype: adapters of the policy are to come, from a learner that has the model as their base in this dtype;
             a large one is shared with it, and not merged with them (`weights/frozen_base.py`).
+        batch_invariant: answers have the same bits whatever else is in the batch; see `EmbeddedEngine`.
 
     Raises `ModelLoadError` for files that are missing, torn or of an unsupported architecture, in one line.
     """
@@ -133,6 +135,7 @@ def load_policy(
         record_experts=record_experts,
         record_kept=record_kept,
         repeatable=repeatable,
+        batch_invariant=batch_invariant,
     )
     client = PolicyClient(engine, files.renderer, max_context=engine.max_context, in_threads=not repeatable)
     return Policy(path=files.path, engine=engine, tokenizer=files.tokenizer, renderer=files.renderer, client=client)

@@ -23,6 +23,8 @@ from whet.tinker.storage.tables import TinkerModel, TinkerRequest, TinkerSession
 CREATE, LOAD, UNLOAD = "create_model", "load_weights", "unload_model"
 FORWARD, FORWARD_BACKWARD, OPTIM_STEP = "forward", "forward_backward", "optim_step"
 SAVE, SAVE_FOR_SAMPLER, SAVE_EXTERNAL = "save_weights", "save_weights_for_sampler", "save_weights_external"
+SAMPLE = ":sample:"
+"""Within ids of sampling sessions and of requests to them, which are not in the log."""
 CHANGES = (FORWARD_BACKWARD, OPTIM_STEP)
 """Kinds that are repeated after a start; states are written after the others that change a model."""
 

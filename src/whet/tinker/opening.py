@@ -5,19 +5,47 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from whet.hub.opening import UPSTREAM, open_hub
 from whet.hub.storage.database import migrate
 from whet.inference.architecture import Architecture
 from whet.inference.model_names import find_local, resolve_model
 from whet.inference.plain.family import describe
+from whet.inference.protocol import Engine
 from whet.rl.learner.adapters.bank import AdapterBank
 from whet.rl.learner.config import LearnerConfig, Precision
 from whet.rl.learner.make import Base, make_bank
+from whet.tinker.sampling import Sampling
 from whet.tinker.server import Bank, ServedBase, TinkerLimits, TinkerServer
 from whet.tinker.storage.tables import TINKER_SCHEMA
 from whet.tinker.trainer import Trainer
 from whet.tinker.wire import TokenLimits
+
+
+class Sampled(NamedTuple):
+    """What a server samples with, and the tokens that end an answer."""
+
+    engine: Engine
+    end_ids: tuple[int, ...]
+
+
+def load_engine(model: str, *, device: str = "auto", dtype: Precision = "auto", held: Base = "dense") -> Sampled:
+    """The engine of a model whose adapters are trained in this process; a large base is shared with them.
+
+    Raises `ModelLoadError`.
+    """
+    from whet.inference.loading import load_policy
+
+    computation = LearnerConfig(device=device, dtype=dtype).settled(adapter=True)
+    policy = load_policy(
+        model,
+        dtype="packed" if held == "packed" else computation.dtype,
+        device=device,
+        base_dtype=computation.base_dtype,
+        batch_invariant=True,
+    )
+    return Sampled(policy.engine, policy.renderer.stop_token_ids)
 
 
 def load_base(
@@ -41,6 +69,7 @@ def open_server(
     bank: Bank,
     database: str | None = None,
     limits: TinkerLimits | None = None,
+    sampled: Sampled | None = None,
 ) -> Iterator[tuple[TinkerServer, str | None]]:
     """The server of a folder, which resumes what waits in its log; at the first start also the key of its
     administrator.
@@ -53,8 +82,13 @@ def open_server(
         migrate(hub.database, TINKER_SCHEMA)
         server = TinkerServer(hub, data, base, bank, limits or TinkerLimits())
         trainer = Trainer(server)
+        if sampled is not None:
+            server.sampling = Sampling(sampled.engine, server.states, server.answers, server.limits, sampled.end_ids)
+            server.sampling.start()
         trainer.start()
         try:
             yield server, KEY + token if token is not None else None
         finally:
             trainer.stop()
+            if server.sampling is not None:
+                server.sampling.stop()

@@ -52,7 +52,7 @@ def serve(config: TinkerConfig, on_ready: Callable[[str, str, str | None], None]
     from whet.hub.serve import run
     from whet.inference.loading import check_model
     from whet.tinker.api.app import create_tinker_app
-    from whet.tinker.opening import load_base, open_server
+    from whet.tinker.opening import load_base, load_engine, open_server
     from whet.tinker.server import GIB, TinkerLimits
 
     check_model(config.model)
@@ -62,5 +62,6 @@ def serve(config: TinkerConfig, on_ready: Callable[[str, str, str | None], None]
     with listen(config.host, config.port) as listening:
         base, bank = load_base(config.model, device=config.device, dtype=config.dtype, held=config.base)
         data = expanded(config.data).absolute()
-        with open_server(data, base, bank, config.database, limits) as (server, key):
+        sampled = load_engine(config.model, device=config.device, dtype=config.dtype, held=config.base)
+        with open_server(data, base, bank, config.database, limits, sampled) as (server, key):
             run(create_tinker_app(server), listening, lambda: on_ready(address_of(listening), base.name, key))

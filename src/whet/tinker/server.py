@@ -9,12 +9,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from whet.errors import WhetError
 from whet.hub.domain.hub import Hub
 from whet.rl.learner.adapters.work import AdamParams, AdapterOutput, AdapterSpec, AdapterWork
 from whet.tinker.wire import TokenLimits
+
+if TYPE_CHECKING:
+    from whet.tinker.sampling import Sampling
 
 GIB = 1 << 30
 
@@ -105,6 +108,8 @@ class TinkerServer:
     answers: AnswerEvents = field(default_factory=AnswerEvents)
     work: threading.Event = field(default_factory=threading.Event)
     """Set where a request may have become ready to be carried out."""
+    sampling: Sampling | None = None
+    """None: the server trains only."""
 
     @property
     def states(self) -> Path:

@@ -22,11 +22,13 @@ from whet.hub.errors import HubError, not_found
 from whet.tinker import log
 from whet.tinker.log import WAITING, RequestHead
 from whet.tinker.server import TinkerServer
-from whet.tinker.storage.tables import TinkerModel, TinkerRequest, TinkerSession, TinkerState
+from whet.tinker.storage.tables import TinkerModel, TinkerRequest, TinkerSampler, TinkerSession, TinkerState
 
 KINDS = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}
 SEGMENTS = {kind: segment for segment, kind in KINDS.items()}
 TTL_S = (3600, 10 * 366 * 24 * 3600)
+UNNAMED_S = 24 * 3600
+"""How long weights are kept that a client samples from without having named them."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PATH = re.compile(
     r"tinker://([A-Za-z0-9:_-]{1,80})/(weights|sampler_weights|external_weights)/([A-Za-z0-9._-]{1,100})"
@@ -82,19 +84,45 @@ def carry_out(server: TinkerServer, head: RequestHead, model: TinkerModel, body:
         row = _save(server, head, model, "external", external, lambda folder: bank.export(id, folder))
         return SaveWeightsExternalResponseInternal(path=row.path, size_bytes=row.size, type=log.SAVE_EXTERNAL)
     sampler = types.SaveWeightsForSamplerRequest.model_validate_json(body)
-    if sampler.path is None:
+    if sampler.kind != "snapshot":
+        raise HubError("invalid", f"kind: this server has no '{sampler.kind}' sampling clients, only snapshots.")
+    if sampler.path is None and (server.sampling is None or sampler.sampling_session_seq_id is None):
         raise HubError("invalid", "path: this server does not sample. Name the weights, and sample them elsewhere.")
     row = _save(server, head, model, "sampler", sampler, lambda folder: bank.export(id, folder))
-    return SaveWeightsForSamplerResponseInternal(path=row.path, type=log.SAVE_FOR_SAMPLER)
+    if sampler.path is not None:
+        return SaveWeightsForSamplerResponseInternal(path=row.path, type=log.SAVE_FOR_SAMPLER)
+    with server.hub.database.write() as session:
+        number, now = sampler.sampling_session_seq_id, server.hub.clock()
+        made = add_sampler(server, session, model.owner, model.session_id, number, row.path, now)
+    return SaveWeightsForSamplerResponseInternal(sampling_session_id=made.id, type=log.SAVE_FOR_SAMPLER)
+
+
+def add_sampler(
+    server: TinkerServer, session: Session, owner: str, in_session: str, number: int, path: str | None, now: float
+) -> TinkerSampler:
+    """A sampling session; the same one for a request that was sent again.
+
+    Raises `HubError` for one that is of other weights.
+    """
+    id = f"{in_session}{log.SAMPLE}{number}"
+    row = session.get(TinkerSampler, id)
+    if row is None:
+        base = server.base.name
+        row = TinkerSampler(id=id, session_id=in_session, owner=owner, base_model=base, model_path=path, created_at=now)
+        session.add(row)
+    elif row.model_path != path:
+        raise HubError("invalid", f"sampling_session_seq_id: {id} is of other weights.")
+    return row
 
 
 def _save(
     server: TinkerServer, head: RequestHead, model: TinkerModel, kind: str, request: Any, write: Callable[[Path], None]
 ) -> TinkerState:
     name, now = request.path or f"{head.seq:06d}", server.hub.clock()
+    unnamed = kind == "sampler" and request.path is None
     if not _NAME.fullmatch(name):
         raise HubError("invalid", f"path: '{name[:100]}' is no name; letters, digits, '.', '_' and '-' make one.")
-    ends, path = expiry(request.ttl_seconds, now), path_of(model.id, kind, name)
+    ends, path = expiry(request.ttl_seconds or (UNNAMED_S if unnamed else None), now), path_of(model.id, kind, name)
     with server.hub.database.read() as session:
         there = session.get(TinkerState, path)
     if there is not None and there.folder != head.id and not getattr(request, "overwrite", False):

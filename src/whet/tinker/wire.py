@@ -61,7 +61,7 @@ def _datum(where: str, message: pb.Datum, loss: NamedLoss, limits: TokenLimits) 
     if not 0 < len(tokens) <= limits.context:
         raise HubError("invalid", f"{where}: it has {len(tokens)} tokens; there have to be 1 to {limits.context}.")
     _check_ids(f"{where}.model_input", tokens, limits)
-    inputs = {name: _tensor(f"{where}.{name[:60]}", tensor) for name, tensor in message.loss_fn_inputs.items()}
+    inputs = {name: tensor(f"{where}.{name[:60]}", sent) for name, sent in message.loss_fn_inputs.items()}
     known = (TARGETS, *loss.needs, *loss.may)
     for name in inputs.keys() - set(known):
         raise HubError("invalid", f"{where}: this loss has no input '{name[:60]}'. It has {', '.join(known)}.")
@@ -106,7 +106,8 @@ def _numbers(where: str, data: bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.frombuffer(data, dtype)
 
 
-def _tensor(where: str, message: pb.Tensor) -> NDArray[Any]:
+def tensor(where: str, message: pb.Tensor) -> NDArray[Any]:
+    """The values of a tensor; 0 where a sparse one has none. Raises `HubError` naming what is wrong with it."""
     if message.dtype not in DTYPES:
         raise HubError("invalid", f"{where}: its type is neither float32 nor int64.")
     dtype, shape = DTYPES[message.dtype], tuple(message.shape)

@@ -11,11 +11,11 @@ from starlette.responses import Response
 from whet.dashboard.call import error_answer
 from whet.hub.api.app import create_app as create_hub_app
 from whet.hub.errors import HubError
-from whet.tinker.api import futures, runs, sessions, states, training
+from whet.tinker.api import futures, runs, sampling, sessions, states, training
 from whet.tinker.server import TinkerServer
 
-ROUTERS = (sessions.router, training.router, futures.router, runs.router, states.router)
-LARGER = re.compile(r"/api/v1/(forward_backward|telemetry)")
+ROUTERS = (sessions.router, training.router, sampling.router, futures.router, runs.router, states.router)
+LARGER = re.compile(r"/api/v1/(forward_backward|asample|telemetry)")
 
 
 def create_tinker_app(server: TinkerServer) -> FastAPI:

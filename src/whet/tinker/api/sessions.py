@@ -41,7 +41,10 @@ def capabilities(call: Reading, server: Server) -> Any:
     check(call)
     base = server.base
     model = types.SupportedModel(
-        model_name=base.name, max_context_length=base.limits.context, trainable=True, sampleable=False
+        model_name=base.name,
+        max_context_length=base.limits.context,
+        trainable=True,
+        sampleable=server.sampling is not None,
     )
     return types.GetServerCapabilitiesResponse(supported_models=[model]).model_dump()
 

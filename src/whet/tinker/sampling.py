@@ -1,0 +1,202 @@
+"""Samples: the engine in a thread and an event loop of its own, and answers in memory until they were fetched.
+
+Sampling changes nothing, so nothing of it is in the log: after a kill an answer is gone, and clients send again.
+Adapters of the states that are sampled from are in the engine beside its base; those whose last use is longest ago give
+way to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tinker import types
+
+from whet.errors import OverlongPromptError, RequestRefusedError, WhetError
+from whet.hub.errors import HubError, not_found
+from whet.inference.protocol import Engine, Sample, SampleRequest, WeightUpdate
+from whet.tinker.server import GIB, AnswerEvents, TinkerLimits
+
+KEPT_BYTES = GIB // 4
+"""Of answers that were not fetched lately; those that were there first are forgotten."""
+logger = logging.getLogger(__name__)
+Write = Callable[[list[Sample]], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledState:
+    """Weights that a client saved to sample from: the folder below `states/`, and the bytes in it."""
+
+    folder: str
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class _Answer:
+    owner: str
+    digest: str
+    result: bytes | None = None  # None: it is being computed
+    failed: bool = False
+    done_at: float = 0.0
+    work: Any = None
+    requests: list[SampleRequest] = field(default_factory=list)
+
+
+class Sampling:
+    """See above. Its methods are for any thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        states: Path,
+        answers: AnswerEvents,
+        limits: TinkerLimits,
+        end_ids: tuple[int, ...],
+    ) -> None:
+        """`end_ids` are the tokens that end an answer unless a request names others."""
+        self.end_ids = end_ids
+        self._engine, self._states, self._events, self._limits = engine, states, answers, limits
+        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._lock = threading.Lock()
+        self._adapters: OrderedDict[str, asyncio.Task[None]] = OrderedDict()  # by folder, the last used last
+        self._sizes: dict[str, int] = {}
+        self._using: Counter[str] = Counter()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="whet-tinker-sampler", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answers that are being computed are dropped."""
+        with contextlib.suppress(TimeoutError):
+            self._run(self._engine.close()).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def submit(
+        self,
+        owner: str,
+        id: str,
+        digest: str,
+        requests: list[SampleRequest],
+        state: SampledState | None,
+        write: Write,
+    ) -> None:
+        """Begin with a request, which may have been sent before; without a state the base model is sampled.
+
+        `write` makes the answer. Raises `HubError` for another request of this id, and where too many wait.
+        """
+        with self._lock:
+            self._forget_old()
+            known = self._answers.get(id)
+            if known is not None:
+                if (known.owner, known.digest) != (owner, digest):
+                    raise HubError("invalid", f"seq_id: {id} was another request before.")
+                return
+            waiting = sum(each.owner == owner and each.result is None for each in self._answers.values())
+            if waiting >= self._limits.waiting:
+                raise HubError("too_many", f"{waiting} samples of {owner} wait already. Fetch their answers.")
+            answer = self._answers[id] = _Answer(owner, digest)
+            answer.work = self._run(self._carry_out(id, answer, requests, state, write))
+
+    def answer(self, owner: str, id: str) -> tuple[bytes, bool] | None:
+        """The bytes of an answer and whether it is a failure; None while it is computed.
+
+        Raises `HubError`: 410 where it is no longer kept or was lost with the process, 404 for one of another.
+        """
+        with self._lock:
+            answer = self._answers.get(id)
+            if answer is None:
+                raise HubError("deleted", f"the answer to {id[:100]} is not kept any more; send the request again.")
+            if answer.owner != owner:
+                raise not_found(f"request {id[:100]}")
+            return None if answer.result is None else (answer.result, answer.failed)
+
+    def cancel(self, owner: str, id: str) -> None:
+        """Stop computing an answer that nobody waits for; unknown ones are ignored."""
+        with self._lock:
+            answer = self._answers.get(id)
+        if answer is not None and answer.owner == owner and answer.result is None:
+            answer.work.cancel()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _forget_old(self) -> None:
+        before, size = time.monotonic() - self._limits.answer_s, 0
+        for id, answer in reversed(list(self._answers.items())):
+            if answer.result is not None:
+                size += len(answer.result)
+                if answer.done_at < before or size > KEPT_BYTES:
+                    del self._answers[id]
+
+    async def _carry_out(
+        self, id: str, answer: _Answer, requests: list[SampleRequest], state: SampledState | None, write: Write
+    ) -> None:
+        result, failed = b"", True
+        try:
+            async with self._loaded(state):
+                samples = await asyncio.gather(*(self._engine.sample(request) for request in requests))
+            result, failed = write(samples), False
+        except (RequestRefusedError, OverlongPromptError) as error:
+            result = _failure(str(error), "user")
+        except WhetError as error:
+            result = _failure(str(error), "server")
+        except asyncio.CancelledError:
+            result = _failure("the request was cancelled", "user")
+        except Exception as error:
+            logger.exception("an answer could not be sampled")
+            result = _failure(f"the answer could not be sampled ({type(error).__name__})", "server")
+        finally:
+            with self._lock:
+                answer.result, answer.failed, answer.done_at = result, failed, time.monotonic()
+            self._events.ready([id])
+
+    @contextlib.asynccontextmanager
+    async def _loaded(self, state: SampledState | None) -> Any:
+        """The engine has the adapter of a state while the block runs."""
+        if state is None:
+            yield
+            return
+        name = state.folder
+        self._using[name] += 1
+        try:
+            if name not in self._adapters:
+                await self._make_room(state.size)
+            if name not in self._adapters:  # while another was unloaded
+                update = WeightUpdate(0, self._states / name, kind="adapter", adapter=name)
+                self._adapters[name] = asyncio.ensure_future(self._engine.load_weights(update))
+                self._sizes[name] = state.size
+            self._adapters.move_to_end(name)
+            try:
+                await asyncio.shield(self._adapters[name])
+            except WhetError:
+                self._adapters.pop(name, None)
+                raise
+            yield
+        finally:
+            self._using[name] -= 1
+
+    async def _make_room(self, size: int) -> None:
+        for name in list(self._adapters):
+            if sum(self._sizes[each] for each in self._adapters) + size <= self._limits.adapter_bytes:
+                return
+            if not self._using[name]:
+                del self._adapters[name], self._sizes[name], self._using[name]
+                await self._engine.unload_adapter(name)
+
+
+def _failure(said: str, category: str) -> bytes:
+    failed: str = types.RequestFailedResponse(
+        error=said, category=types.RequestErrorCategory(category)
+    ).model_dump_json()
+    return failed.encode()
