@@ -122,7 +122,7 @@ class Sampling:
             return None if answer.result is None else (answer.result, answer.failed)
 
     def cancel(self, owner: str, id: str) -> None:
-        """Stop computing an answer that nobody waits for; unknown ones are ignored."""
+        """Stop computing an answer; unknown ones, and those of others, are ignored."""
         with self._lock:
             answer = self._answers.get(id)
         if answer is not None and answer.owner == owner and answer.result is None:
