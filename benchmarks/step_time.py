@@ -20,6 +20,9 @@ between two. Each side's processor time a step is printed, too, and its largest 
 A pretrained model (`--model smollm2-135m`) runs in bfloat16 on both sides, whet's also with activation checkpointing
 ("recompute"), TRL tuned and with micro-batches of 16, the largest that fit into memory: with all 128 samples at once it
 takes more than 20 GB. `--apart` has one side in memory at a time, which takes its steps one after the other.
+
+Of a GGUF file, LoRA on its blocks ("packed") against LoRA on the same weights in bfloat16, e.g.
+--model smollm2-135m --prompts 4 --tokens 48 --threads 1 --sides "whet bf16, LoRA" "whet bf16, packed" "whet packed".
 """
 
 from __future__ import annotations
@@ -69,6 +72,12 @@ OURS: dict[str, dict[str, Any]] = {
     "whet bf16, async": {**BF16, **ASYNCHRONOUS},
     "whet bf16, all on": {**EVERYTHING, **BF16},
     "whet bf16, all on, async": {**EVERYTHING, **BF16, **ASYNCHRONOUS},
+}
+LORA: dict[str, Any] = {"lora": {"rank": 8}}
+OURS["whet bf16, LoRA"] = {**BF16, **LORA, "learner": {"dtype": "bfloat16", "base_dtype": "bfloat16"}}
+PACKED: dict[str, dict[str, Any]] = {
+    "whet packed": {"lora": {"rank": 8, "base": "packed"}},
+    "whet bf16, packed": {**BF16, "lora": {"rank": 8, "base": "packed"}},
 }
 TUNED: dict[str, Any] = {"attn_implementation": "eager", "gradient_checkpointing": False}
 PEERS: dict[str, dict[str, Any]] = {
@@ -133,7 +142,7 @@ def whet_worker(pacer: Pacer, job: dict[str, Any]) -> None:
         "name": "step-time",
         "model": job["model"],
         "max_steps": 10_000,
-        "batch_size": PROMPTS * SAMPLES,
+        "batch_size": job["prompts"] * SAMPLES,
         "rollouts_per_example": SAMPLES,
         "learning_rate": LEARNING_RATE,
         "runs_directory": job["scratch"],
@@ -178,7 +187,7 @@ def trl_worker(pacer: Pacer, job: dict[str, Any]) -> None:
         args=GRPOConfig(
             output_dir=job["scratch"],
             per_device_train_batch_size=job["micro_batch"],
-            gradient_accumulation_steps=PROMPTS * SAMPLES // job["micro_batch"],
+            gradient_accumulation_steps=job["prompts"] * SAMPLES // job["micro_batch"],
             num_generations=SAMPLES,
             max_completion_length=job["tokens"],
             max_steps=10_000,
@@ -217,7 +226,14 @@ def begin(stack: ExitStack, plan: Plan, options: argparse.Namespace, model: Path
     name, python, kind, extra = plan
     scratch = room / name
     scratch.mkdir(parents=True)
-    job = {"model": str(model), "tokens": tokens, "threads": options.threads, "scratch": str(scratch), **extra}
+    job = {
+        "model": str(model),
+        "tokens": tokens,
+        "threads": options.threads,
+        "scratch": str(scratch),
+        "prompts": options.prompts,
+    }
+    job |= extra
     make = AsynchronousSide if "max_async_level" in extra["settings"] else Side
     side = make(name, python, __file__, kind, job, "pip install trl==1.16.0 datasets")
     stack.callback(side.close)
@@ -230,7 +246,9 @@ def measure(model: Path, tokens: int, options: argparse.Namespace, scratch: Path
 
     environment = load_environment(ENVIRONMENT["id"], **ENVIRONMENT["args"])
     rows = [{"prompt": [dict(m) for m in row["prompt"]], "answer": row["answer"]} for row in environment.get_dataset()]
-    plans: list[Plan] = [(name, sys.executable, "whet", {"settings": settings}) for name, settings in OURS.items()]
+    plans: list[Plan] = [
+        (name, sys.executable, "whet", {"settings": settings}) for name, settings in {**OURS, **PACKED}.items()
+    ]
     theirs = {"rows": rows, "micro_batch": options.micro_batch}
     plans += [(name, options.peer_python, "trl", {**theirs, "settings": s}) for name, s in PEERS.items()]
     wanted = options.sides or (REAL_SIZE if options.model else [*OURS, *PEERS])
@@ -250,7 +268,8 @@ def measure(model: Path, tokens: int, options: argparse.Namespace, scratch: Path
                         processor.setdefault(side.name, []).append(computed / side.steps_a_turn)
             peaks |= {side.name: side.peak_bytes() for side in sides}
     print(
-        f"\n{tokens} new tokens, {PROMPTS} x {SAMPLES} samples, {options.threads} threads, {options.repetitions} rounds"
+        f"\n{tokens} new tokens, {options.prompts} x {SAMPLES} samples, {options.threads} threads, "
+        f"{options.repetitions} rounds"
     )
     print(f"{'':26}{'s/step':>8}{'spread':>18}{'processor':>11}{'peak':>12}")
     for name, all_took in seconds.items():
@@ -266,8 +285,8 @@ def measure(model: Path, tokens: int, options: argparse.Namespace, scratch: Path
 
 
 def print_ratios(title: str, taken: dict[str, list[float]]) -> dict[str, dict[str, tuple[float, float, float]]]:
-    """Of each side of TRL to each of whet's."""
-    peers = [peer for peer in PEERS if peer in taken]
+    """Of each side of TRL, and of a packed base, to each of whet's."""
+    peers = [peer for peer in (*PEERS, *PACKED) if peer in taken]
     ratios = {ours: {peer: ratio_to(taken[ours], taken[peer]) for peer in peers} for ours in OURS if ours in taken}
     print("\n" + f"{title:26}" + "".join(f"{peer:>20}" for peer in peers))
     for ours, found in ratios.items():
@@ -291,11 +310,15 @@ def main() -> None:
     parser.add_argument(
         "--micro-batch", type=int, help="samples that TRL computes at once; default: all, of --model 16"
     )
+    parser.add_argument("--prompts", type=int, default=PROMPTS, help=f"of a step, {SAMPLES} samples each")
     parser.add_argument("--tokens", type=int, nargs="+", default=[24, 96], help="most new tokens of a sample")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="torch threads of each side")
     parser.add_argument("--repetitions", type=int, default=7, help="rounds that count")
     parser.add_argument(
-        "--sides", nargs="+", choices=[*OURS, *PEERS], help="default: all; with --model " + ", ".join(REAL_SIZE)
+        "--sides",
+        nargs="+",
+        choices=[*OURS, *PACKED, *PEERS],
+        help="default: all; with --model " + ", ".join(REAL_SIZE),
     )
     parser.add_argument("--apart", action="store_true", help="one side in memory at a time, with all of its steps")
     parser.add_argument("--warmup", type=int, default=2, help="rounds before those")
@@ -307,7 +330,7 @@ def main() -> None:
         {"whet": whet_worker, "trl": trl_worker}[kind](Pacer(), job)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # so that every side is ended too
-    options.micro_batch = options.micro_batch or (16 if options.model else PROMPTS * SAMPLES)
+    options.micro_batch = options.micro_batch or (16 if options.model else options.prompts * SAMPLES)
     with tempfile.TemporaryDirectory() as scratch:
         if options.model:
             from whet.inference.model_names import resolve_model

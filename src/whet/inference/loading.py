@@ -89,8 +89,9 @@ def load_policy(
         record_experts: samples of a mixture of experts record which experts their tokens went to.
         record_kept: samples of requests with top-p, top-k, min-p or temperature 0 record which tokens were left.
         repeatable: the same requests give the same bits, whatever came before; False saves work for a server.
-        base_dtype: adapters of the policy are to come, from a learner that has the model as their base in this dtype;
-            a large one is shared with it, and not merged with them (`weights/frozen_base.py`).
+        base_dtype: adapters of the policy are to come, from a learner that has the model as their base in this dtype,
+            or `packed` as above, and computed with in `dtype`; a large one is shared with it, and not merged with them
+            (`weights/frozen_base.py`).
         batch_invariant: answers have the same bits whatever else is in the batch; see `EmbeddedEngine`.
 
     Raises `ModelLoadError` for files that are missing, torn or of an unsupported architecture, in one line.
@@ -116,7 +117,7 @@ def load_policy(
         torch.set_num_threads(threads)
     files = read_model(model) if isinstance(model, str) else model
     whole = files.base or files.path
-    apart = dtype == "packed"  # whether an adapter is kept apart from the weights that it belongs to
+    apart = "packed" in (dtype, base_dtype)  # whether an adapter is kept apart from the weights that it belongs to
     if apart:
         weights: WholeModel = GGUFTensors.of(whole)
     elif base_dtype is not None and isinstance(files.arch, Architecture) and worth_sharing(whole, files.arch):

@@ -78,6 +78,13 @@ def test_an_engine_over_blocks_samples_as_one_over_dequantised_weights(file: Pat
     assert logprobs(packed) == pytest.approx(logprobs(dense), rel=1e-5)
 
 
+def test_blocks_are_computed_with_in_bfloat16(file: Path) -> None:
+    packed = load_policy(str(file), dtype="bfloat16", base_dtype="packed").engine
+    dense = load_policy(str(file), dtype="bfloat16").engine
+    assert packed.dtype == torch.bfloat16  # type: ignore[attr-defined]
+    assert logprobs(packed)[0] == pytest.approx(logprobs(dense)[0], abs=0.05)
+
+
 def test_adapters_merged_and_named_are_computed_in_addition_to_the_blocks(file: Path, tmp_path: Path) -> None:
     base = AutoModelForCausalLM.from_pretrained(complete(resolve_model(str(file))), dtype=torch.float32)
     config = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, base_model_name_or_path=str(file))

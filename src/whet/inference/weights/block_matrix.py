@@ -8,7 +8,6 @@ Shapes: N inputs of width C; R outputs.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whet.inference.weights.gguf_blocks import BlockFormat
+from whet.inference.weights.gguf_blocks import BlockFormat, scratch
 
 _CPU_WEIGHTS, _CUDA_WEIGHTS = 1 << 20, 1 << 26
 """Dequantised at a time: 4 MiB and 256 MiB in float32. With fewer, calling operations takes longer than they do."""
@@ -61,6 +60,8 @@ class BlockMatrix:
 
     def product(self, x_NC: Tensor) -> Tensor:
         """x @ W.T, [N, R], in the dtype of x, which gets gradients."""
+        if not (torch.is_grad_enabled() and x_NC.requires_grad):
+            return self._times(x_NC)
         result: Tensor = _Product.apply(x_NC, self)  # type: ignore[no-untyped-call]
         return result
 
@@ -73,6 +74,13 @@ class BlockMatrix:
         assert grad_x is not None
         return grad_x.to(grad_NR.dtype).view(*grad_NR.shape[:-1], self.columns)
 
+    def _times(self, x_NC: Tensor) -> Tensor:
+        out_NR = x_NC.new_empty(*x_NC.shape[:-1], self.shape[0])
+        flat, flat_out = x_NC.reshape(-1, self.columns), out_NR.view(-1, self.shape[0])
+        for part, weight in self._parts(x_NC.dtype):
+            torch.mm(flat, weight, out=flat_out[:, part])
+        return out_NR
+
     def _parts(self, dtype: torch.dtype, rows: slice | None = None) -> Iterator[tuple[slice, Tensor]]:
         """Rows and the transposed matrix of them, [C, n], which the next part overwrites."""
         rows = rows or slice(0, self.shape[0])
@@ -83,32 +91,11 @@ class BlockMatrix:
             yield part, self._transposed(part, dtype)
 
     def _transposed(self, rows: slice, dtype: torch.dtype) -> Tensor:
-        weight = _scratch(self.columns, rows.stop - rows.start, torch.float32, self.device)
-        self.format.dequantize(self.blocks[:, rows], weight)
+        size = self.columns, rows.stop - rows.start
+        weight = self.format.dequantize(self.blocks[:, rows], scratch("weights", size, torch.float32, self.device))
         if dtype != torch.float32:
-            weight = _scratch(self.columns, weight.shape[1], dtype, self.device).copy_(weight)
+            weight = scratch("rounded weights", size, dtype, self.device).copy_(weight)
         return weight
-
-
-class _Scratch(threading.local):
-    """Memory of this thread that is written to again and again: new memory costs as much as what is done with it."""
-
-    def __init__(self) -> None:
-        self.flat: dict[torch.dtype, Tensor] = {}
-
-
-_SCRATCH = _Scratch()
-
-
-def _scratch(columns: int, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """[C, n], on a CPU in memory that the next one of this dtype shares."""
-    if device.type != "cpu":
-        return torch.empty(columns, rows, dtype=dtype, device=device)
-    flat, count = _SCRATCH.flat.get(dtype), columns * rows
-    if flat is None or len(flat) < count:
-        with torch.inference_mode(False):  # an engine's would be of no use to a learner in its thread
-            flat = _SCRATCH.flat[dtype] = torch.empty(count, dtype=dtype)
-    return flat[:count].view(columns, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +133,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_NC: Tensor, matrix: BlockMatrix) -> Tensor:
         ctx.matrix = matrix
-        out_NR = x_NC.new_empty(*x_NC.shape[:-1], matrix.shape[0])
-        flat, flat_out = x_NC.reshape(-1, matrix.columns), out_NR.view(-1, matrix.shape[0])
-        for part, weight in matrix._parts(x_NC.dtype):
-            torch.mm(flat, weight, out=flat_out[:, part])
-        return out_NR
+        return matrix._times(x_NC)
 
     @staticmethod
     def backward(ctx: Any, grad_NR: Tensor) -> tuple[Tensor, None]:

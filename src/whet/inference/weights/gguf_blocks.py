@@ -11,6 +11,8 @@ Shapes: N rows of B blocks with S bytes each; G groups of bytes in a block; K by
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -58,6 +60,27 @@ def block_format(name: str) -> BlockFormat:
     return FORMATS[name]
 
 
+class _Scratch(threading.local):
+    """Memory of this thread that is written to again and again: new memory costs as much as what is done with it."""
+
+    def __init__(self) -> None:
+        self.flat: dict[tuple[str, torch.dtype], Tensor] = {}
+
+
+_SCRATCH = _Scratch()
+
+
+def scratch(use: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of this shape, on a CPU in memory that the next one for the same `use` overwrites."""
+    if device.type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=device)
+    flat, count = _SCRATCH.flat.get((use, dtype)), math.prod(shape)
+    if flat is None or len(flat) < count:
+        with torch.inference_mode(False):  # an engine's would be of no use to a learner in its thread
+            flat = _SCRATCH.flat[use, dtype] = torch.empty(count, dtype=dtype)
+    return flat[:count].view(shape)
+
+
 def _number(bytes_BKN: Tensor, dtype: torch.dtype) -> Tensor:
     """Numbers of K = 2 or 4 bytes, the least first: [B, K, N] to [B, 1, N] of `dtype`."""
     wide = bytes_BKN.to(torch.int16 if dtype.itemsize == 2 else torch.int32)
@@ -71,15 +94,27 @@ def _half(bytes_B2N: Tensor) -> Tensor:
     return _number(bytes_B2N, torch.float16).float()
 
 
+def _two_halves(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """The scale and the minimum that a block begins with."""
+    scale, least = (
+        _number(blocks[:, :4].unflatten(1, (2, 2)).flatten(0, 1), torch.float16).float().unflatten(0, (-1, 2)).unbind(1)
+    )
+    return scale, least
+
+
 def _plain(dtype: torch.dtype) -> Callable[[Tensor], _Read]:
     """Of a format without blocks."""
     return lambda blocks: (_number(blocks, dtype), None, None)
 
 
 def _fields(bytes_BGKN: Tensor, shifts: tuple[int, ...], to: int = 0) -> Tensor:
-    """What each byte has at `shifts`, all of one width, at bit `to`: [B, G, K, N] to [B, G * shifts * K, N]."""
+    """What each byte has at `shifts`, all of one width, at bit `to`: [B, G, K, N] to [B, G * shifts * K, N].
+
+    The next fields at this bit overwrite it.
+    """
     (blocks, groups, count, rows), width = bytes_BGKN.shape, shifts[1]
-    fields, mask = bytes_BGKN.new_empty(blocks, groups, len(shifts), count, rows), ((1 << width) - 1) << to
+    shape, mask = (blocks, groups, len(shifts), count, rows), ((1 << width) - 1) << to
+    fields = scratch(f"fields at bit {to}", shape, torch.uint8, bytes_BGKN.device)
     for at, shift in enumerate(shifts):
         part = fields[:, :, at]
         if shift == to:
@@ -109,7 +144,7 @@ def _q4_0(blocks: Tensor) -> _Read:
 
 
 def _q4_1(blocks: Tensor) -> _Read:
-    return _of_32(blocks, 4), _half(blocks[:, :2]), _half(blocks[:, 2:4])
+    return _of_32(blocks, 4), *_two_halves(blocks)
 
 
 def _q5_0(blocks: Tensor) -> _Read:
@@ -117,7 +152,7 @@ def _q5_0(blocks: Tensor) -> _Read:
 
 
 def _q5_1(blocks: Tensor) -> _Read:
-    return _of_32(blocks, 8, blocks[:, 4:8]), _half(blocks[:, :2]), _half(blocks[:, 2:4])
+    return _of_32(blocks, 8, blocks[:, 4:8]), *_two_halves(blocks)
 
 
 def _q8_0(blocks: Tensor) -> _Read:

@@ -196,10 +196,12 @@ class TrainingConfig(StrictModel):
         return self.lora is not None and self.lora.base == "packed"
 
     @property
-    def shared_base(self) -> Precision | None:
-        """The dtype of a dense base that an embedded engine and the learner hold together; None where each has its own
+    def shared_base(self) -> Precision | Literal["packed"] | None:
+        """The dtype of the base that an embedded engine and the learner hold together; None where each has its own
         weights, as those that take turns on a GPU, which move them away."""
-        if self.lora is None or self.packed_base or self.deployment.colocate:
+        if self.packed_base:
+            return "packed"
+        if self.lora is None or self.deployment.colocate:
             return None
         return self.learner.settled(adapter=True).base_dtype
 

@@ -190,10 +190,9 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
         if run.held_out:
             from whet.inference.policy_client import PolicyClient
 
-            sampled = "packed" if config.packed_base else dtype
             policy = load_policy(
                 model,
-                dtype=sampled,
+                dtype=dtype,
                 device=config.inference.device,
                 threads=threads,
                 base_dtype=config.shared_base,

@@ -93,7 +93,7 @@ class Backend:
         config = self.plan.config
         return {
             "base_dtype": config.shared_base,
-            "dtype": "packed" if config.packed_base else config.inference.dtype,
+            "dtype": config.inference.dtype,
             "device": embedded_device(config),
             "threads": config.threads()[0],
             "record_experts": config.algorithm.router_replay,
