@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,14 @@ def test_a_request_that_is_sent_again_is_one_and_what_is_lost_is_sent_again(sdk:
     assert post(sampled, "retrieve_future", request_id=id).headers["content-type"] == "application/x-protobuf"
     assert post(sampled, "retrieve_future", request_id=id.replace("999", "998")).status_code == 410
     assert post(sampled, "cancel_future", request_id=id).status_code == 204
+    long = post(sampled, "asample", **{**body, "seq_id": 1000, "num_samples": 64, "sampling_params": {"stop": []}})
+    assert post(sampled, "cancel_future", request_id=long.json()["request_id"]).status_code == 204
+    ended = post(sampled, "retrieve_future", request_id=long.json()["request_id"]).json()
+    assert ended == {"error": "the request was cancelled", "category": "user"}
+    deadline = time.monotonic() + 20
+    while sampled.server.sampling._engine.requests_in_flight and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert sampled.server.sampling._engine.requests_in_flight == 0
     answer = post(sampled, "join_sampling_session", sampling_session_id=client._sampling_session_id)
     assert answer.json()["client_counter"] > 0
 

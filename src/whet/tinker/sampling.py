@@ -14,7 +14,10 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,8 @@ from whet.tinker.server import GIB, AnswerEvents, TinkerLimits
 
 KEPT_BYTES = GIB // 4
 """Of answers that were not fetched lately; those that were there first are forgotten."""
+LOOKED_AT = 64
+"""Answers, the oldest ones, that are looked at with each request for whether to forget them."""
 logger = logging.getLogger(__name__)
 Write = Callable[[list[Sample]], bytes]
 
@@ -46,8 +51,7 @@ class _Answer:
     result: bytes | None = None  # None: it is being computed
     failed: bool = False
     done_at: float = 0.0
-    work: Any = None
-    requests: list[SampleRequest] = field(default_factory=list)
+    work: Future[tuple[bytes, bool]] | None = None
 
 
 class Sampling:
@@ -65,7 +69,9 @@ class Sampling:
         self.end_ids = end_ids
         self._engine, self._states, self._events, self._limits = engine, states, answers, limits
         self._answers: OrderedDict[str, _Answer] = OrderedDict()
-        self._lock = threading.Lock()
+        self._waiting: Counter[str] = Counter()  # answers that are being computed, by owner
+        self._kept = 0  # bytes of answers
+        self._lock = threading.RLock()
         self._adapters: OrderedDict[str, asyncio.Task[None]] = OrderedDict()  # by folder, the last used last
         self._sizes: dict[str, int] = {}
         self._using: Counter[str] = Counter()
@@ -102,11 +108,12 @@ class Sampling:
                 if (known.owner, known.digest) != (owner, digest):
                     raise HubError("invalid", f"seq_id: {id} was another request before.")
                 return
-            waiting = sum(each.owner == owner and each.result is None for each in self._answers.values())
-            if waiting >= self._limits.waiting:
-                raise HubError("too_many", f"{waiting} samples of {owner} wait already. Fetch their answers.")
+            if self._waiting[owner] >= self._limits.waiting:
+                raise HubError("too_many", f"{self._limits.waiting} samples of {owner} are being computed already.")
+            self._waiting[owner] += 1
             answer = self._answers[id] = _Answer(owner, digest)
-            answer.work = self._run(self._carry_out(id, answer, requests, state, write))
+            answer.work = self._run(self._carry_out(requests, state, write))
+            answer.work.add_done_callback(partial(self._finish, id, answer))
 
     def answer(self, owner: str, id: str) -> tuple[bytes, bool] | None:
         """The bytes of an answer and whether it is a failure; None while it is computed.
@@ -125,41 +132,43 @@ class Sampling:
         """Stop computing an answer; unknown ones, and those of others, are ignored."""
         with self._lock:
             answer = self._answers.get(id)
-        if answer is not None and answer.owner == owner and answer.result is None:
+        if answer is not None and answer.work is not None and answer.owner == owner:
             answer.work.cancel()
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> Any:
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _forget_old(self) -> None:
-        before, size = time.monotonic() - self._limits.answer_s, 0
-        for id, answer in reversed(list(self._answers.items())):
-            if answer.result is not None:
-                size += len(answer.result)
-                if answer.done_at < before or size > KEPT_BYTES:
-                    del self._answers[id]
+        before = time.monotonic() - self._limits.answer_s
+        for id, answer in list(islice(self._answers.items(), LOOKED_AT)):
+            if answer.result is not None and (answer.done_at < before or self._kept > KEPT_BYTES):
+                self._kept -= len(answer.result)
+                del self._answers[id]
 
     async def _carry_out(
-        self, id: str, answer: _Answer, requests: list[SampleRequest], state: SampledState | None, write: Write
-    ) -> None:
-        result, failed = b"", True
+        self, requests: list[SampleRequest], state: SampledState | None, write: Write
+    ) -> tuple[bytes, bool]:
+        """The bytes of the answer, and whether it is a failure."""
         try:
             async with self._loaded(state):
                 samples = await asyncio.gather(*(self._engine.sample(request) for request in requests))
-            result, failed = write(samples), False
+            return write(samples), False
         except (RequestRefusedError, OverlongPromptError) as error:
-            result = _failure(str(error), "user")
+            return _failure(str(error), "user"), True
         except WhetError as error:
-            result = _failure(str(error), "server")
-        except asyncio.CancelledError:
-            result = _failure("the request was cancelled", "user")
+            return _failure(str(error), "server"), True
         except Exception as error:
             logger.exception("an answer could not be sampled")
-            result = _failure(f"the answer could not be sampled ({type(error).__name__})", "server")
-        finally:
-            with self._lock:
-                answer.result, answer.failed, answer.done_at = result, failed, time.monotonic()
-            self._events.ready([id])
+            return _failure(f"the answer could not be sampled ({type(error).__name__})", "server"), True
+
+    def _finish(self, id: str, answer: _Answer, work: Future[tuple[bytes, bool]]) -> None:
+        cancelled = _failure("the request was cancelled", "user"), True
+        with self._lock:
+            answer.result, answer.failed = cancelled if work.cancelled() else work.result()
+            answer.done_at = time.monotonic()
+            self._kept += len(answer.result)
+            self._waiting[answer.owner] -= 1
+        self._events.ready([id])
 
     @contextlib.asynccontextmanager
     async def _loaded(self, state: SampledState | None) -> Any:
@@ -179,7 +188,7 @@ class Sampling:
             self._adapters.move_to_end(name)
             try:
                 await asyncio.shield(self._adapters[name])
-            except WhetError:
+            except Exception:
                 self._adapters.pop(name, None)
                 raise
             yield
