@@ -228,6 +228,30 @@ def test_what_is_wrong_with_one_work_touches_no_other(model_dir, kind):
         assert torch.equal(gradient(bank, work.adapter), gradient(alone, work.adapter))
 
 
+def test_a_pass_that_fails_is_done_again_for_each_work_without_the_others(model_dir, monkeypatch):
+    bank, alone = new_bank(model_dir), new_bank(model_dir)
+    for each in (bank, alone):
+        for name in SPECS:
+            each.create(name, SPECS[name])
+    works = works_of(0)
+    works[0] = AdapterWork("wide", [*works[0].data, datum(np.random.default_rng(9), 300)], cross_entropy)
+    backward = torch.autograd.backward
+
+    def failing(outputs, slopes):
+        backward(outputs, slopes)  # gradients are there in part
+        if sum(len(slope) for slope in slopes) > 300:
+            raise RuntimeError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.autograd, "backward", failing)
+        error, *others = bank.forward_backward(works)
+    assert "RuntimeError: no memory" in str(error)
+    assert gradient(bank, "wide") is None
+    for work, output in zip(works[1:], others, strict=True):
+        assert_same(output, alone.forward_backward([work])[0])
+        assert torch.equal(gradient(bank, work.adapter), gradient(alone, work.adapter))
+
+
 def test_forward_alone_adds_no_gradient_and_has_no_dropout(bank):
     for name in ("wide", "dropped"):
         bank.create(name, SPECS[name])

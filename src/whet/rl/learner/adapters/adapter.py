@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -159,6 +160,7 @@ class TrainedAdapter:
         self.version, self.draws = (said["version"], said["draws"]) if optimizer else (0, 0)
 
     def _write_state(self, directory: Path, source: Path, *, optimizer: bool) -> None:
+        shutil.rmtree(directory, ignore_errors=True)  # what a kill may have left
         self.export(directory, source)
         moments = self._moments()
         steps = int(moments["step"].item()) if moments else 0

@@ -115,7 +115,12 @@ class AdapterBank:
                 jobs.append(error)
         waiting = [(job, piece) for job in jobs if isinstance(job, _Job) for piece in job.pieces]
         for together in _passes(waiting, self._computation.tokens_at_once):
-            self._pass([(job, piece) for job, piece in together if job.fault is None])
+            going = [(job, piece) for job, piece in together if job.fault is None and not job.alone]
+            try:
+                self._pass(going)
+            except (MemoryError, RuntimeError):  # of memory, mostly; gradients may be there in part
+                for job in {id(job): job for job, _ in going}.values():
+                    self._alone(job)
         return [job if isinstance(job, WhetError) else job.finished() for job in jobs]
 
     def optim_step(self, name: str, params: AdamParams) -> dict[str, float]:
@@ -175,6 +180,16 @@ class AdapterBank:
             adapter.draws += len(pieces)
         return _Job(work, adapter, pieces, first_draw)
 
+    def _alone(self, job: _Job) -> None:
+        """Compute a piece of work from its beginning, without others: what failed may be theirs."""
+        job.restart()
+        try:
+            for piece in job.pieces:
+                if job.fault is None:
+                    self._pass([(job, piece)])
+        except (MemoryError, RuntimeError) as error:
+            job.fail(f"{type(error).__name__}: {error}")
+
     def _pass(self, together: Sequence[tuple[_Job, Piece]]) -> None:
         """Compute pieces of work at once; their jobs take what comes of it."""
         if not together:
@@ -221,6 +236,8 @@ class _Job:
     pieces: list[Piece]
     first_draw: int
     fault: TrainingError | None = None
+    alone: bool = False
+    """Whether it was computed without others, after a pass that failed."""
     gradient: Tensor | None = None
     gradients: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Its parts by layer."""
@@ -266,9 +283,9 @@ class _Job:
             with torch.set_grad_enabled(self.work.backward), torch.autocast(leaf_N.device.type, enabled=False):
                 return self._losses(piece, leaf_N)
         except WhetError as error:
-            self.fault = self._not_computed(str(error))
+            self.fail(str(error))
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            self.fault = self._not_computed(f"{type(error).__name__}: {error}")
+            self.fail(f"{type(error).__name__}: {error}")
         return None
 
     def _losses(self, piece: Piece, leaf_N: Tensor) -> Tensor | None:
@@ -294,13 +311,17 @@ class _Job:
             raise TrainingError("the gradient of the loss is not finite")
         return slope_N
 
-    def _not_computed(self, why: str) -> TrainingError:
-        return TrainingError(f"adapter {self.adapter.name!r}: {why}. No gradient was added; look at the data.")
+    def fail(self, why: str) -> None:
+        self.fault = TrainingError(f"adapter {self.adapter.name!r}: {why}. No gradient was added; look at the data.")
+
+    def restart(self) -> None:
+        self.alone = True
+        self.gradient, self.gradients = None, {}
 
     def finished(self) -> AdapterOutput | WhetError:
         """What the whole work came to; its gradients are added to the adapter's."""
         if self.fault is None and self.gradient is not None and not math.isfinite(self.gradient.sum()):
-            self.fault = self._not_computed("the gradient is not finite")
+            self.fail("the gradient is not finite")
         if self.fault is not None:
             return self.fault
         if self.gradient is not None:
