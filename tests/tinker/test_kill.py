@@ -78,7 +78,7 @@ def losses(url: str, key: str, datum: Callable[..., Any], before: Callable[[int]
     return [*(future.result(timeout=120).metrics["loss:sum"] for future in futures), last]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.parts)])
 def test_each_step_is_done_once(served: Any, tmp_path: Path, datum: Callable[..., Any], times: int) -> None:
     expected = losses(served.url, served.key, datum, lambda i: None)
