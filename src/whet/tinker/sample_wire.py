@@ -111,7 +111,9 @@ def _scoring(request: types.SampleRequest, count: int) -> tuple[Scoring | None, 
         prompt_draws=request.prompt_alt_tokens_k,
         top=request.topk_sample_logprobs,
     )
-    return (scoring if scoring.of_prompt or scoring.top or scoring.prompt_last else None), targets
+    numbers = (scoring.prompt_top, scoring.prompt_draws, scoring.top)
+    wanted = scoring.of_prompt or any(numbers) or scoring.prompt_last is not None
+    return (scoring if wanted else None), targets
 
 
 def _message(given: Any, rows: int) -> pb.Tensor:
