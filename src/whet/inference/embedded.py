@@ -101,7 +101,7 @@ class EmbeddedEngine(Engine):
         self._records_experts = record_experts and arch.experts is not None
         self._records_kept = record_kept
         self._rows = BatchRows(self.device, arch.vocab_size)
-        self._prefill = Prefill(self._scheduler, self._rows, self._decoder, self.stats, token_budget=self._token_budget)
+        self._prefill = Prefill(self._scheduler, self._rows, self._decoder, self.stats, arch, self._token_budget)
         self._followers = Followers()
         self._row_adapters: AdapterRows | None = None  # of the rows that run, as long as any has one
         self._began: dict[SampleJob, int] = {}  # decode step a running job was admitted at

@@ -10,18 +10,30 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from whet.inference.architecture import Architecture
 from whet.inference.decoding.adapter_rows import AdapterRows
 from whet.inference.decoding.cache import BatchRows
 from whet.inference.decoding.decoder import Decoder
 from whet.inference.decoding.scheduler import Admission, LoadedAdapter, Scheduler, columns_held
 from whet.inference.decoding.scoring import PromptScorer
 from whet.inference.limits import EngineStats
+from whet.inference.plain.family import OtherFamily
 
 if TYPE_CHECKING:
     from whet.inference.plain.decoder import PlainDecoder
 
 PREFILL_TOKENS, CUDA_PREFILL_TOKENS = 1 << 13, 1 << 15
 """Padded tokens of one prefill pass at most; on CUDA enough to keep its matrix units busy with a small model."""
+_CPU_NUMBERS = 1 << 23
+"""What a pass computes of one layer at most on a CPU, which a wide model gains nothing from: 32 MiB in float32."""
+
+
+def tokens_at_once(arch: Architecture | OtherFamily, *, on_cuda: bool) -> int:
+    """Of one prefill pass."""
+    if on_cuda:
+        return CUDA_PREFILL_TOKENS
+    width = 2 * arch.intermediate_size if isinstance(arch, Architecture) else 1
+    return min(PREFILL_TOKENS, max(1, _CPU_NUMBERS // width))
 
 
 class Fill(NamedTuple):
@@ -84,13 +96,14 @@ class Prefill:
         rows: BatchRows,
         decoder: Decoder | PlainDecoder,
         stats: EngineStats,
-        *,
+        arch: Architecture | OtherFamily,
         token_budget: int,
     ) -> None:
         self._scheduler, self._rows, self._decoder, self._stats = scheduler, rows, decoder, stats
         self._cache = decoder.cache
         self._device = self._cache.index.device
         self._token_budget = token_budget
+        self._at_once = tokens_at_once(arch, on_cuda=self._device.type == "cuda")
 
     def admit(self, admissions: list[Admission], *, afresh: bool) -> None:
         """Bring the prompts of `admissions` into the cache; with `afresh`, nothing that it holds is kept."""
@@ -125,8 +138,7 @@ class Prefill:
             donors, targets, lengths = zip(*copies, strict=True)
             self._cache.copy_prefix(list(donors), list(targets), max(lengths))
         fills = fills_of(wave)
-        most = CUDA_PREFILL_TOKENS if self._device.type == "cuda" else PREFILL_TOKENS
-        for batch in prefill_batches(fills, most):
+        for batch in prefill_batches(fills, self._at_once):
             slots, starts, tokens, adapters, scorers = zip(*batch, strict=True)
             rows = adapter_rows(adapters, self._device)
             self._decoder.prefill(list(slots), list(starts), list(tokens), rows, [one for one in scorers if one])

@@ -104,7 +104,7 @@ def _read(directory: Path, arch: Architecture, dtype: torch.dtype, device: torch
     named: NamedWeights = {}
     if (directory / INDEX).is_file() and dtype != torch.float32:  # it need not be written in float32 first
         stored = GGUFTensors.as_stored(directory)
-        sources: dict[str, Callable[[], Tensor]] = {name: _dequantised(stored, name) for name in stored}
+        sources: dict[str, Callable[[], Tensor]] = {name: _dequantised(stored, name, dtype) for name in stored}
         shapes = {name: len(shape) for name, shape in stored.shapes.items()}
         mapped: NamedWeights = {}
     else:
@@ -122,8 +122,14 @@ def _read(directory: Path, arch: Architecture, dtype: torch.dtype, device: torch
     return named
 
 
-def _dequantised(stored: GGUFTensors, name: str) -> Callable[[], Tensor]:
-    return lambda: stored.dense(name)
+def _dequantised(stored: GGUFTensors, name: str, dtype: torch.dtype) -> Callable[[], Tensor]:
+    """Rounded part by part, so that a large matrix is never whole in float32."""
+
+    def read() -> Tensor:
+        tensor = stored[name]
+        return tensor.dense(dtype) if isinstance(tensor, BlockMatrix) else tensor
+
+    return read
 
 
 def _as_it_is(entry: FileTensor, dtype: torch.dtype) -> bool:

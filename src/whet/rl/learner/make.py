@@ -148,11 +148,12 @@ def learner_parts(
     held_in = getattr(torch, computation.weights_dtype if lora is None else computation.base_dtype)
     device = choose_device(computation.device, "[learner] device")
     expand_segments(device)
+    arch = describe(model)
     if device == "cpu":
-        _set_allocator(small=lora is not None and lora.base == "packed")
+        half_base = lora is not None and computation.base_dtype == "bfloat16"
+        _set_allocator(small=half_base or (lora is not None and lora.base == "packed"))
     torch.manual_seed(seed)
     load_device = "cpu" if sharding is not None else device  # ranks bring one layer after the other to their device
-    arch = describe(model)
     made = _made(model, arch, lora, held_in, load_device, divided=sharding is not None)
     loaded, held, stored_reference = made.model, None, None
     if reference is not None and reference != INITIAL:
@@ -239,7 +240,9 @@ def _set_allocator(*, small: bool) -> None:
 
     By default glibc gives it back, and the kernel clears every page anew: 5 to 10 % of a small model's step. With
     `small` it gives back at once what larger arrays leave, which between smaller ones would lie unused: of a base in
-    blocks, 0.7 GiB in place of 0.2 in use. Other C libraries are left as they are.
+    blocks, 0.7 GiB in place of 0.2 in use. That costs a quarter more processor time of a backward pass (SmolLM2-135M,
+    one thread), so it is for bases that were chosen for their size: in blocks or bfloat16. Other C libraries are left
+    as they are.
     """
     library = ctypes.CDLL(None)
     mallopt = getattr(library, "mallopt", None) if sys.platform == "linux" else None
