@@ -2,6 +2,7 @@
 
     /v1/chat/completions  /v1/completions  /v1/responses  /v1/messages      the served models
     /sessions/ID/v1/...                                                     the same, recorded in a session
+    /inference/v1/generate                                                  token ids in and out, as vLLM has it
     /v1/models  /health  /metrics
     /v1/load_lora_adapter  /v1/unload_lora_adapter                          adapters, as vLLM has it
 
@@ -44,13 +45,21 @@ from whet.errors import (
 from whet.gateway.adapters import Adapters
 from whet.gateway.bodies import Bodies
 from whet.gateway.guard import Access, GatewayGuard, Hosts, OneKey, Visitor
-from whet.gateway.interfaces import anthropic_messages, openai_chat, openai_completions, openai_responses
+from whet.gateway.interfaces import (
+    anthropic_messages,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+    token_generation,
+)
 from whet.gateway.sessions import Sessions
 from whet.gateway.streams import EventStream, unless_gone
 from whet.gateway.wire import AnswerId, Interface, RequestError, TurnRequest
+from whet.inference.policy_client import PolicyClient
 from whet.rollouts.pace import LoopPace
 from whet.types import Response
 
+GENERATE = "/inference/v1/generate"
 INTERFACES: dict[str, Interface] = {
     "/v1/chat/completions": openai_chat,
     "/v1/completions": openai_completions,
@@ -93,6 +102,8 @@ class Gateway:
             Route("/v1/unload_lora_adapter", self._adapter_endpoint(Adapters.unload_by_request), methods=["POST"]),
         ]
         routes = [] if sessions_only else served if access is not None else served + own
+        if not sessions_only:
+            routes.append(Route(GENERATE, self._endpoint(GENERATE, token_generation), methods=["POST"]))
         for path, interface in INTERFACES.items():
             if not sessions_only:
                 routes.append(Route(path, self._endpoint(path, interface), methods=["POST"]))
@@ -219,6 +230,10 @@ async def _serve(visitor: Visitor, turn: TurnRequest, on_delta: OnDelta | None) 
             param="model",
             code="model_not_found",
         )
+    if turn.prompt_ids is not None:
+        if not isinstance(client, PolicyClient):
+            raise RequestError(f"{turn.model!r} has no engine here that takes token ids", param="model")
+        return await client.continue_ids(turn.prompt_ids, turn.model, turn.sampling_args)
     listening: dict[str, Any] = {} if on_delta is None else {"on_delta": on_delta}
     return await client.get_response(turn.messages, turn.model, turn.sampling_args, turn.tools, **listening)
 

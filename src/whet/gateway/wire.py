@@ -36,13 +36,14 @@ class TurnRequest:
     """One turn that a program requests from the model."""
 
     model: str
-    messages: Messages
+    messages: Messages  # none where it has `prompt_ids`
     tools: list[Tool] | None = None
     sampling_args: SamplingArgs = field(default_factory=dict)
     stream: bool = False
     stream_usage: bool = False  # a last event with the usage, in the interface that has an option for it
     token_ids: bool = False  # the answer has the token ids of prompt and completion
     logprobs: bool = False
+    prompt_ids: list[int] | None = None  # the prompt, of an interface of token ids
     choices: int = 1  # answers to the same prompt, each drawn on its own
 
 

@@ -131,6 +131,27 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         charge(response)  # it may be its own judge
         return response
 
+    async def continue_ids(self, prompt_ids: list[int], model: str, sampling_args: SamplingArgs) -> Response:
+        """What the engine samples after `prompt_ids`: a response with its tokens, and no text.
+
+        Raises as `get_response` does, and `RequestRefusedError` for ids outside the vocabulary.
+        """
+        settings, room = read_sampling_args(sampling_args), self.max_context - len(prompt_ids)
+        if room < 1:
+            raise OverlongPromptError(f"the prompt has {len(prompt_ids)} tokens; the context holds {self.max_context}")
+        params = settings.params(room=room, turn=0, stop_token_ids=self.renderer.stop_token_ids)
+        request = SampleRequest(prompt_ids=prompt_ids, params=params, adapter=self.adapter)
+        sample = await self.engine.sample(request)
+        truncated = sample.finish_reason == "length"
+        message = ResponseMessage(
+            "",
+            finish_reason="length" if truncated else "stop",
+            is_truncated=truncated,
+            tokens=_tokens_of(request, sample),
+        )
+        usage = Usage(prompt_tokens=len(prompt_ids), completion_tokens=len(sample.ids))
+        return Response(id="policy-0", model=model, message=message, usage=usage)
+
     async def _sample(
         self,
         request: SampleRequest,
@@ -180,14 +201,7 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
             reasoning_content=parsed.reasoning_content,
             finish_reason="length" if truncated else "tool_calls" if parsed.tool_calls else "stop",
             is_truncated=truncated,
-            tokens=ResponseTokens(
-                prompt_ids=request.prompt_ids,
-                completion_ids=sample.ids,
-                completion_logprobs=sample.logprobs,
-                policy_version=[[run.version, run.count] for run in sample.versions],
-                sampling=request.params.shape(),
-                **_known_of(sample),
-            ),
+            tokens=_tokens_of(request, sample),
         )
 
     def _refuse_hopeless(self, prompt: Messages, tools: Sequence[Tool] | None) -> int:
@@ -242,10 +256,17 @@ def _characters(content: Any) -> int:
     return sum(len(part["text"]) for part in parts if isinstance(part.get("text"), str))
 
 
-def _known_of(sample: Sample) -> dict[str, Any]:
-    """What only some engines record, or only for some requests."""
-    known = {"routed_experts": sample.experts, "kept_mass": sample.kept_mass, "kept": sample.kept}
-    return {name: value for name, value in known.items() if value is not None}
+def _tokens_of(request: SampleRequest, sample: Sample) -> ResponseTokens:
+    """The tokens of one turn, with what only some engines record, or only for some requests."""
+    known: dict[str, Any] = {"routed_experts": sample.experts, "kept_mass": sample.kept_mass, "kept": sample.kept}
+    return ResponseTokens(
+        prompt_ids=request.prompt_ids,
+        completion_ids=sample.ids,
+        completion_logprobs=sample.logprobs,
+        policy_version=[[run.version, run.count] for run in sample.versions],
+        sampling=request.params.shape(),
+        **{name: value for name, value in known.items() if value is not None},
+    )
 
 
 # The messages of one rollout, each once: which earlier answer does a prompt continue?
