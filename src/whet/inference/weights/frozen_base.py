@@ -105,19 +105,20 @@ def _read(directory: Path, arch: Architecture, dtype: torch.dtype, device: torch
     if (directory / INDEX).is_file() and dtype != torch.float32:  # it need not be written in float32 first
         stored = GGUFTensors.as_stored(directory)
         sources: dict[str, Callable[[], Tensor]] = {name: _dequantised(stored, name, dtype) for name in stored}
-        shapes = {name: len(shape) for name, shape in stored.shapes.items()}
+        shapes = stored.shapes
         mapped: NamedWeights = {}
     else:
         files = checkpoint_files(directory)
         entries = file_tensors(files)
         sources = {name: entry.read for name, entry in entries.items()}
-        shapes = {name: len(entry.shape) for name, entry in entries.items()}
+        shapes = {name: entry.shape for name, entry in entries.items()}
         mapped = read_safetensors(files) if any(_as_it_is(entry, dtype) for entry in entries.values()) else {}
         mapped = {name: tensor for name, tensor in mapped.items() if _as_it_is(entries[name], dtype)}
-    for name, read in sources.items():
+    # The largest first: what is held twice for a moment is then the least.
+    for name, read in sorted(sources.items(), key=lambda each: -math.prod(shapes[each[0]])):
         if name == "lm_head.weight" and arch.tied_embeddings:
             continue
-        tensor = mapped[name] if name in mapped else read().to(dtype if shapes[name] > 1 else torch.float32)
+        tensor = mapped[name] if name in mapped else read().to(dtype if len(shapes[name]) > 1 else torch.float32)
         named[name] = tensor.to(device)
     return named
 

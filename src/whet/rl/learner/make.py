@@ -250,7 +250,7 @@ def _set_allocator(*, small: bool) -> None:
         trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
         mallopt(mmap_threshold, _GIVEN_BACK if small else _KEPT_ARRAY)
         mallopt(trim_threshold, _KEPT_ARRAY if small else _KEPT_HEAP)
-        library.malloc_trim(0)  # what reading a tokenizer and a checkpoint has left
+        library.malloc_trim(0)  # what reading a tokenizer has left
 
 
 def load_packed(directory: Path) -> PreTrainedModel:
