@@ -239,9 +239,8 @@ def _set_allocator(*, small: bool) -> None:
     """Let the C library keep the memory of a step's arrays for the next step's, which are of the same sizes.
 
     By default glibc gives it back, and the kernel clears every page anew: 5 to 10 % of a small model's step. With
-    `small` it gives back at once what larger arrays leave, which between smaller ones would lie unused: of a base in
-    blocks, 0.7 GiB in place of 0.2 in use. That costs a quarter more processor time of a backward pass (SmolLM2-135M,
-    one thread), so it is for bases that were chosen for their size: in blocks or bfloat16. Other C libraries are left
+    `small` it gives back at once what arrays from 4 MiB on leave, which between smaller ones would lie unused. That
+    costs a tenth of a backward pass (SmolLM2-135M, one thread), so it is for bases that were chosen for their size: in blocks or bfloat16. Other C libraries are left
     as they are.
     """
     library = ctypes.CDLL(None)
