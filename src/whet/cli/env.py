@@ -14,7 +14,7 @@ from whet.cli.sharing import packages
 from whet.cli.sharing.common import HubOption, IdArgument, hub_id, print_items, read_value, safe
 from whet.cli.sharing.versions import action_app, version_app
 from whet.envs.identity.ids import parse_id
-from whet.errors import ConfigError
+from whet.errors import ConfigError, MissingExtraError
 from whet.hub.answers import EnvironmentAnswer, KeyAnswer
 from whet.hub.client.connection import connect, path_of
 from whet.hub.client.fetch import HubId, credentials_for_pip, find_version, requirement_of
@@ -168,6 +168,32 @@ def check(
         print_report(report)
     if not report.ok:
         raise typer.Exit(1)
+
+
+@app.command("serve")
+def serve(
+    environment: Annotated[str, typer.Argument(metavar="ENV", help="Id of an environment, or a path to one.")],
+    env_args: Annotated[
+        str, typer.Option("--env-args", "-a", help="Arguments of load_environment.", metavar="JSON")
+    ] = "{}",
+    host: Annotated[str, typer.Option(help="Address of this machine alone to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+) -> None:
+    """Serve an environment by the protocol of OpenEnv, until interrupted: an episode for each WebSocket.
+
+    \b
+    Examples:
+      whet env serve calculator
+      whet env serve ./environments/word_game -a '{"max_length": 9}' --port 8001
+    """
+    from whet.envs.loading import load_environment
+
+    try:
+        from whet.integrations import openenv_server
+    except ImportError as error:
+        raise MissingExtraError("whet env serve", "serve,openenv") from error
+    env = load_environment(environment, **json_object("--env-args", env_args))
+    openenv_server.serve(env, host, port, lambda address: typer.echo(f"{environment} at {address}"))
 
 
 @app.command("install")

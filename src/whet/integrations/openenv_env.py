@@ -242,7 +242,7 @@ class OpenEnvEnv(MultiTurnEnv):
             kept = {name: observation[name] for name in self.observation_fields if name in observation}
         else:
             kept = {k: v for k, v in observation.items() if k != "metadata" and v not in (None, "", [], {})}
-            kept = kept or observation.get("metadata") or {"observation": None}
+            kept = kept or observation.get("metadata") or {}
         values = list(kept.values()) or [""]
         return values[0] if len(values) == 1 and isinstance(values[0], str) else json.dumps(kept, ensure_ascii=False)
 
