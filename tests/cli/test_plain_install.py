@@ -80,6 +80,7 @@ model show
 """
 NEED = {
     "serve": "train",
+    "env serve reverse-text": "openenv",
     "dashboard --port 0": "dashboard",
     "train run a.toml --name b": "train",
     "train run a.toml --dry-run": "train",

@@ -191,7 +191,7 @@ def serve(
     try:
         from whet.integrations import openenv_server
     except ImportError as error:
-        raise MissingExtraError("whet env serve", "serve,openenv") from error
+        raise MissingExtraError("whet env serve", "openenv") from error
     env = load_environment(environment, **json_object("--env-args", env_args))
     openenv_server.serve(env, host, port, lambda address: typer.echo(f"{environment} at {address}"))
 

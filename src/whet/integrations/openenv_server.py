@@ -209,7 +209,7 @@ def serve(env: Environment, host: str, port: int, on_ready: Callable[[str], None
         import uvicorn
         import websockets  # noqa: F401
     except ImportError as error:
-        raise MissingExtraError("whet env serve", "serve,openenv") from error
+        raise MissingExtraError("whet env serve", "openenv") from error
     if not is_loopback(host):
         raise ConfigError(
             f"host {host} is open to other machines, and OpenEnv's protocol has no key. Listen on 127.0.0.1, and let a "
