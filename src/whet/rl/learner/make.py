@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Dtype = Literal["float32", "bfloat16"]
 Base = Literal["dense", "packed"]
 
-_KEPT_ARRAY, _KEPT_HEAP, _GIVEN_BACK = 1 << 25, 1 << 29, 1 << 22
+_KEPT_ARRAY, _KEPT_HEAP, _GIVEN_BACK = 1 << 25, 1 << 29, 3 << 18
 """Bytes: of the largest array that is made in the process's own heap, and of what is kept of the heap when free; and
 of the largest one that is made there where memory is to stay small."""
 
