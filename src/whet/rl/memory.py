@@ -19,6 +19,8 @@
     processes     Python, torch and other libraries with what malloc keeps: 235 MiB of the run, 85 more with the learner
                   in it; 205 of an engine, 255 of a learner, 32 of a worker of environments, each in a process of its
                   own; files of libraries, which all of them share, 115; 1.4 GiB of a vLLM server on its host
+    heaps         on a CPU: of the learner 0.8 x activations with an adapter on a dense base, 0.4 where all weights
+                  learn; of an embedded engine 3 x KV cache, 256 MiB at most
     loading       nothing more: ranks read their own rows, adapters' bases come tensor by tensor, and the float32 that a
                   learner of all weights on a GPU reads on its host is gone when the first files are handed over
     activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 4 W + 3 K + heads x length) + 2 H) x 4 bytes; with
@@ -54,6 +56,12 @@ WEIGHTS, CACHE, HANDED_OVER = "sampler: weights", "sampler: KV cache", "handed o
 MAPPED, MERGED, MOVED = "base, mapped", "adapter merged in", "learner while the engine has the device"
 MOST_FILES = 3
 """Of published weights at once: the newest, the one before it, and the next one while it is written."""
+LEARNER_HEAP, ENGINE_HEAP = "kept free in the learner's heap", "working memory of the engine"
+HEAP_OF_ADAPTER, HEAP_OF_ALL = 0.8, 0.4
+"""Of a learner on a CPU: heap beyond activations, as a share of them. glibc gives none of it back (`learner/make.py`);
+where all weights learn, gradients and optimiser lie in it. Measured with SmolLM2-135M."""
+ENGINE_TIMES, ENGINE_MOST = 3, 256 << 20
+"""Of an embedded engine on a CPU: prompts, prefill and copies of its cache, in sizes of the cache, and at most."""
 PROCESSES, OTHER_RANKS = "Python and libraries", "activations of other ranks"
 ACTIVATIONS, OTHER_GROUPS = "learner: activations", "other groups of ranks"
 LIBRARIES, RUN, WITH_LEARNER, WORKER, SERVER = (mib << 20 for mib in (115, 235, 85, 32, 1434))
@@ -90,6 +98,11 @@ def host_parts(config: RunConfig | SftConfig, devices: Mapping[str, str], memory
         parts[OTHER_RANKS] = (config.ranks - 1) * memory[ACTIVATIONS]
         divided = sum(size for name, size in memory.items() if name.startswith("learner: ")) - memory[ACTIVATIONS]
         parts[OTHER_GROUPS] = (config.ranks // (config.learner.shard_ranks or config.ranks) - 1) * divided
+    if not on_gpu and not config.packed_base:
+        share = HEAP_OF_ALL if config.lora is None else HEAP_OF_ADAPTER
+        parts[LEARNER_HEAP] = int(config.ranks * share * memory[ACTIVATIONS])
+    if config.inference.engine != "vllm" and devices.get("sampler") == "cpu":
+        parts[ENGINE_HEAP] = min(ENGINE_TIMES * memory.get(CACHE, 0), ENGINE_MOST)
     if on_gpu and config.deployment.colocate:
         parts[MOVED] = staying_bytes(memory)
     return {name: size for name, size in parts.items() if size}
@@ -105,7 +118,7 @@ def by_process(config: RunConfig | SftConfig, devices: Mapping[str, str], memory
         part = name.partition(":")[0]
         if name == PROCESSES or devices.get(part, "").startswith("cuda"):
             continue
-        role = engine if part == "sampler" or name == MERGED else learner
+        role = engine if part == "sampler" or name in (MERGED, ENGINE_HEAP) else learner
         if name in (HANDED_OVER, MAPPED) or (name == WEIGHTS and engine != "others" and config.lora is None):
             role = "shared"
         sizes[role] = sizes.get(role, 0) + size

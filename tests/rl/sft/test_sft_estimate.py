@@ -17,7 +17,7 @@ from whet.inference.model_names import resolve_model
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.rl.estimate import Estimate, lines
 from whet.rl.learner.make import make_learner
-from whet.rl.memory import PROCESSES
+from whet.rl.memory import LEARNER_HEAP, PROCESSES
 from whet.rl.plan import plan_training
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import load_data
@@ -63,7 +63,7 @@ def test_memory_is_that_of_a_learner_and_of_an_engine_only_where_something_is_ev
         resolve_model("whet/tiny"), optimizer=config().optimizer, lora=None, max_steps=1, seed=0,
         publish_directory=tmp_path,
     )  # fmt: skip
-    assert {name.partition(":")[0] for name in alone.memory} == {"learner", PROCESSES}
+    assert {name.partition(":")[0] for name in alone.memory} == {"learner", PROCESSES, LEARNER_HEAP}
     assert alone.memory["learner: weights"] == 4 * learner.parameters
     evaluated = estimate(config(eval={"env": [{"id": "reverse-text"}]}))
     assert evaluated.memory["sampler: weights"] == 4 * learner.parameters

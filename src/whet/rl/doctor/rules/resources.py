@@ -82,6 +82,8 @@ def _less_memory(run: RunRecord) -> Iterator[Advice]:
 
 APART = 1.15
 """Measured over said memory, either way, from which the plan was wrong: what benchmarks/memory.py asks of it."""
+SPARE = 256.0
+"""MiB that a plan has to be too large by: batches smaller than learner.micro_batch_tokens leave some."""
 PROCESS_PARTS = ("main", "learner", "engine", "others", "shared")
 
 
@@ -92,7 +94,8 @@ def memory(run: RunRecord) -> Iterator[Found]:
         return
     expected, peak = said.values[-1], max(peaks.values)
     more = peak > APART * expected
-    if not more and (expected <= APART * peak or len(peaks) < MIN_STEPS):
+    less = expected > max(APART * peak, peak + SPARE) and len(peaks) >= MIN_STEPS
+    if not more and not less:
         return
     pairs = {name: (_most(run, name), _most(run, f"said_{name}")) for name in PROCESS_PARTS}
     name = max(pairs, key=lambda one: (pairs[one][0] - pairs[one][1]) * (1 if more else -1))
