@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import socket
 import subprocess
@@ -90,6 +91,10 @@ def test_each_step_is_done_once(served: Any, tmp_path: Path, datum: Callable[...
 
         assert losses(f"http://127.0.0.1:{server.port}", server.key, datum, kill) == expected
         assert server.kills == times
+        curves = next((server.data / "runs").glob("*-train-0/metrics.jsonl")).read_text().splitlines()
+        rows = [json.loads(line) for line in curves]
+        assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+        assert [row["optim/loss"] * 3 for row in rows] == pytest.approx(expected[:-1])
 
 
 def test_a_start_goes_on_where_the_log_ends(serving: Any, tmp_path: Path, datum: Callable[..., Any]) -> None:

@@ -48,6 +48,7 @@ def serve_tinker(
         if not is_loopback(config.host):
             typer.echo("other machines can reach this; put a proxy with TLS before it, since keys are sent", err=True)
         typer.echo(f"{base} at {address}: export TINKER_BASE_URL={address}; Ctrl-C stops it", err=True)
+        typer.echo(f"curves of each model: whet dashboard {config.data / 'runs'}", err=True)
 
     with extra("tinker", "serving the training API"):
         serve(config, ready)

@@ -166,6 +166,7 @@ def _training(id: str, path: Path) -> LibraryRun:
         trusted=True,
         model=str(config.get("model") or ""),
         environments=tuple(environment_names(config)),
+        owner=_owner(config),
         reason=str(status.get("last_error") or reason),
         step=as_whole(status.get("step")) or as_whole(row.get("step")) or 0,
         max_steps=as_whole(config.get("max_steps")) or as_whole(status.get("max_steps")),
@@ -175,6 +176,12 @@ def _training(id: str, path: Path) -> LibraryRun:
         updated_at=ended or _seconds(status.get("heartbeat")) or _modified(path / RUN_CONFIG),
         details={"path": str(path)},
     )
+
+
+def _owner(config: Mapping[str, Any]) -> str:
+    """Of a model of `whet tinker serve`; other folders do not say whose they are."""
+    model = config.get("tinker")
+    return str(model.get("owner") or "") if isinstance(model, Mapping) else ""
 
 
 @lru_cache(maxsize=256)

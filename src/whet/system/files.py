@@ -116,14 +116,18 @@ class LineFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         cut_torn_line(path)
 
-    def append(self, rows: Iterable[Any]) -> None:
-        """All rows reach the disk, or none; killed meanwhile, the first few whole and at most one torn."""
+    def append(self, rows: Iterable[Any], *, durable: bool = True) -> None:
+        """All rows reach the disk, or none; killed meanwhile, the first few whole and at most one torn.
+
+        What is not `durable` may be gone after a loss of power.
+        """
         size = self.path.stat().st_size if self.path.exists() else 0
         try:
             with self.path.open("ab") as file:
                 file.write("".join(map(json_line, rows)).encode())
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
         except OSError as error:
             with suppress(OSError):
                 os.truncate(self.path, size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,6 +108,8 @@ class TinkerServer:
     answers: AnswerEvents = field(default_factory=AnswerEvents)
     work: threading.Event = field(default_factory=threading.Event)
     """Set where a request may have become ready to be carried out."""
+    computed: Counter[str] = field(default_factory=Counter)
+    """Steps, and the sequences and tokens of their passes, since the start; what was repeated is in it."""
     sampling: Sampling | None = None
     """None: the server trains only."""
 

@@ -17,6 +17,7 @@ from whet.hub.errors import HubError
 from whet.rl.learner.adapters.work import AdamParams, AdapterOutput, AdapterWork
 from whet.tinker import log, states, wire
 from whet.tinker.log import RequestEnd, RequestHead
+from whet.tinker.runs import ModelRuns
 from whet.tinker.server import TinkerServer
 from whet.tinker.storage.tables import TinkerModel
 
@@ -32,12 +33,14 @@ class Trainer:
         self._server = server
         self._loaded: OrderedDict[str, int] = OrderedDict()  # models in memory and their bytes, the last used last
         self._steps: dict[str, int] = {}  # since the last state
+        self._runs = ModelRuns(server)
         self._thread = threading.Thread(target=self._run, name="whet-tinker-trainer", daemon=True)
         self._stopping = False
         self._tidied = 0.0
 
     def start(self) -> None:
         states.clean(self._server)
+        self._runs.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -45,6 +48,7 @@ class Trainer:
         self._stopping = True
         self._server.work.set()
         self._thread.join()
+        self._runs.stop()
 
     def _run(self) -> None:
         while not self._stopping:
@@ -79,6 +83,7 @@ class Trainer:
             self._tidied = hub.clock()
             for model in states.tidy(self._server):
                 self._forget(model)
+            self._runs.look()
         return bool(ready)
 
     def _batches(self, heads: Sequence[RequestHead]) -> list[list[RequestHead]]:
@@ -98,6 +103,7 @@ class Trainer:
         if self._loaded.pop(model, None) is not None:
             self._server.bank.remove(model)
         self._steps.pop(model, None)
+        self._runs.forget(model)
 
     def _ensure(self, model_id: str) -> None:
         """The model as the log says that it is now. Raises `WhetError` where that cannot be."""
@@ -129,11 +135,14 @@ class Trainer:
         with self._server.hub.database.read() as session:
             body = log.body_of(session, head.id)
         if head.kind == log.OPTIM_STEP:
-            self._step(head.model_id, body)
+            self._step(head, body)
+            self._runs.repeated(head.model_id)
             return
-        (output,) = self._server.bank.forward_backward([self._work(head, body)])
+        work = self._work(head, body)
+        (output,) = self._server.bank.forward_backward([work])
         if isinstance(output, WhetError):
             raise output
+        self._runs.passed(head.model_id, work.data, output)
 
     # Requests
 
@@ -162,10 +171,12 @@ class Trainer:
             for head, _ in works:
                 self._forget(head.model_id)  # its gradients may be anything now
             return [*ends, *(self._failed(head, error) for head, _ in works)]
-        for (head, _), output in zip(works, outputs, strict=True):
+        for (head, work), output in zip(works, outputs, strict=True):
             if isinstance(output, WhetError):
                 ends.append(self._failed(head, output))
             else:
+                if work.backward:
+                    self._runs.passed(head.model_id, work.data, output)
                 ends.append(RequestEnd(head, wire.written(output)))
         return ends
 
@@ -186,21 +197,22 @@ class Trainer:
             else:
                 self._ensure(model.id)
             if head.kind == log.OPTIM_STEP:
-                return _answer(head, types.OptimStepResponse(metrics=self._step(model.id, body)))
+                return _answer(head, types.OptimStepResponse(metrics=self._step(head, body)))
             return _answer(head, states.carry_out(self._server, head, model, body))
         except Exception as error:
             if not isinstance(error, HubError):
                 self._forget(head.model_id)
             return self._failed(head, error)
 
-    def _step(self, model: str, body: bytes) -> dict[str, float]:
+    def _step(self, head: RequestHead, body: bytes) -> dict[str, float]:
         given: Any = types.OptimStepRequest.model_validate_json(body).optim_params
         if not isinstance(given, types.AdamParams):
             raise HubError("invalid", f"optim_params: there is no optimiser '{given.type[:60]}' here, only adamw.")
         params = AdamParams(**given.model_dump())
         _check(params)
-        metrics = self._server.bank.optim_step(model, params)
-        self._steps[model] += 1
+        metrics = self._server.bank.optim_step(head.model_id, params)
+        self._steps[head.model_id] += 1
+        self._runs.stepped(head.model_id, head.seq, params, metrics)
         return metrics
 
     def _keep_state(self, head: RequestHead) -> None:
@@ -225,6 +237,7 @@ class Trainer:
         with self._server.hub.database.write() as session:
             log.finish(session, ends, self._server.hub.clock())
         self._server.answers.ready([end.head.id for end in ends])
+        self._runs.written(ends)
 
 
 def _check(params: AdamParams) -> None:

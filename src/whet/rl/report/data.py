@@ -22,6 +22,7 @@ KEY_METRICS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("Entropy", ("policy/entropy",), False),
     ("Gradient norm", ("optim/grad_norm",), False),
     ("Learning rate", ("optim/lr",), False),
+    ("Mean advantage", ("advantage/mean",), False),
     ("Spread of rewards", ("reward/std",), False),
     ("Groups with no variance", ("groups/zero_variance_frac",), True),
     ("Trained tokens a rollout", ("seq_len/trained_mean",), False),

@@ -48,6 +48,12 @@ class StoredTraining(StoredRun):
         return str(data.get("path") or data.get("dataset")) if isinstance(data, Mapping) else None
 
     @property
+    def owner(self) -> str | None:
+        """Of a model of `whet tinker serve`: whose it is; its loop is that user's program."""
+        model = self.config.get("tinker")
+        return str(model.get("owner")) if isinstance(model, Mapping) else None
+
+    @property
     def environments(self) -> list[str]:
         """Those that are trained on, by their names in metrics; none where it imitates conversations."""
         return environment_names(self.config)
@@ -73,7 +79,7 @@ class StoredTraining(StoredRun):
     @property
     def resume(self) -> str | None:
         """The command that continues it, where there is something to continue."""
-        return f"whet train resume {self.directory}" if self.resumable else None
+        return f"whet train resume {self.directory}" if self.resumable and self.owner is None else None
 
     def metrics(self, ends: int | None = None) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl with a step; `ends` as in `read_lines`. Raises `RunError` for a damaged one."""
@@ -203,6 +209,10 @@ def config_of_run(run: Path, overrides: Sequence[str] = ()) -> RunConfig | SftCo
         raise RunError(f"{run} is not a run: it has no config.toml. Give a directory such as runs/my-run.")
     location = ["--name", run.name, "--runs_directory", str(run.parent)]
     saved = read_toml(run / RUN_CONFIG)
+    if "tinker" in saved:
+        raise RunError(
+            f"{run} is a model of `whet tinker serve`: start that again, and its client's program continues."
+        )
     for name in redacted_keys(saved):
         raise RunError(
             f"{run / RUN_CONFIG}: {name} was saved without its secret. Resume with the config that the run was "

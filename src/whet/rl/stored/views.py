@@ -50,6 +50,7 @@ def _head(run: StoredTraining) -> dict[str, Any]:
         "model": run.model,
         "environments": run.environments,
         "imitates": run.imitates,
+        "owner": run.owner,
         "when": run.when,
         "directory": str(run.directory),
         "resume": run.resume,
@@ -66,12 +67,17 @@ def print_heads(entries: Sequence[Mapping[str, Any]], console: Console) -> None:
             "step": f"{head['step']}/{head['max_steps'] or '?'}",
             "reward": number(head["reward"]),
             "model": safe_text(head["model"], 40),
-            "trained on": safe_text(", ".join(head["environments"]) or head["imitates"] or "", 60),
+            "trained on": safe_text(_trained_on(head), 60),
             "when": head["when"],
         }
         for head in entries
     ]
     print_list(rows, RIGHT, ((head["fault"], head["resume"]) for head in entries), console)
+
+
+def _trained_on(head: Mapping[str, Any]) -> str:
+    own = f"a program of {head['owner']}" if head["owner"] is not None else ""
+    return ", ".join(head["environments"]) or head["imitates"] or own
 
 
 def summary(run: StoredTraining) -> dict[str, Any]:
@@ -103,7 +109,7 @@ def print_summary(run: StoredTraining, console: Console) -> None:
     if facts["last_error"]:
         print_fact("error", safe_text(facts["last_error"], 1000), console)
     print_fact("model", safe_text(run.model, 200), console)
-    print_fact("trained on", safe_text(", ".join(run.environments) or run.imitates or "", 400), console)
+    print_fact("trained on", safe_text(_trained_on(facts), 400), console)
     for index, (path, value) in enumerate(facts["config"].items()):
         print_fact("config" if index == 0 else "", safe_text(f"{path} = {value!r}", 300), console, fold=False)
     rows = run.metrics()
@@ -125,13 +131,16 @@ def print_summary(run: StoredTraining, console: Console) -> None:
     _print_table(scores, console)
     console.print()
     whole = [str(check["step"]) for check in facts["checkpoints"] if check["fault"] is None]
-    print_fact("saved", f"checkpoints of step {', '.join(whole)}, verified" if whole else "no checkpoint", console)
+    if run.owner is not None:
+        print_fact("saved", f"whet train logs {run.directory}", console, fold=False)
+    else:
+        print_fact("saved", f"checkpoints of step {', '.join(whole)}, verified" if whole else "no checkpoint", console)
     for check in facts["checkpoints"]:
         if check["fault"]:
             print_fact("damaged", safe_text(f"checkpoint of step {check['step']}: {check['fault']}", 300), console)
     if facts["doctor"]:
         print_fact("doctor", safe_text(facts["doctor"], 400), console)
-    if run.imitates is None:
+    if run.imitates is None and run.owner is None:
         print_fact("rollouts", f"whet view {run.directory}", console, fold=False)
     if run.resume:
         print_fact("continue", run.resume, console, fold=False)
