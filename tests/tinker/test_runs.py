@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 
@@ -92,6 +93,7 @@ def test_the_dashboard_and_the_list_show_them(
     from whet.dashboard.call import Site
     from whet.dashboard.data.dashboard_data import DashboardData
     from whet.dashboard.folders import FolderLibrary
+    from whet.errors import RunError
 
     monkeypatch.setattr("whet.tinker.trainer.TIDY_S", 0.0)
     trainer = client.create_lora_training_client(base_model="bigram", rank=3, seed=7).result()
@@ -132,7 +134,9 @@ def test_the_dashboard_and_the_list_show_them(
     assert "a program of hub-admin" in whet("list", str(tmp_path / "data" / "runs"))
     assert "whet train logs" in whet("show", str(folder))
     refused = CliRunner().invoke(app, ["train", "stop", str(folder)])
-    assert refused.exit_code != 0
+    assert isinstance(refused.exception, RunError)
+    assert "whet tinker serve" in str(refused.exception)
+    assert "not the same policy" not in page
     client.close("success").result()
     until(lambda: status(folder)["state"] == "finished")
     assert web.get(f"/api/v1/runs/{run['id']}").json()["ended_at"] is not None
@@ -208,3 +212,25 @@ def test_clients_that_fall_silent_and_servers_that_are_killed(
     from whet.rl.stored.stored_run import open_run
 
     assert open_run(folder).state == "died"
+
+
+def test_figures_are_for_administrators(served: Any, client: Any, datum: Callable[..., Any]) -> None:
+    from whet.hub.domain.accounts import DAY_S, add_account, issue
+    from whet.hub.policy import Scope
+
+    trainer = client.create_lora_training_client(base_model="bigram", rank=3, seed=7).result()
+    one = datum(IDS, target_tokens=TARGETS, weights=[1.0] * 4)
+    for _ in range(3):
+        step(trainer, [one, one])
+    bearer = {"Authorization": f"Bearer {served.key}"}
+    answer = httpx.get(f"{served.url}/metrics", headers=bearer)
+    assert answer.status_code == 200
+    lines = answer.text.splitlines()
+    for line in ("sessions 1.0", "models 1.0", "requests_waiting 0.0", "steps_total 3.0", "tokens_total 24.0"):
+        assert f"whet_tinker_{line}" in lines
+    assert httpx.get(f"{served.url}/metrics").status_code == 401
+    with served.server.hub.database.write() as session:
+        now = served.server.hub.clock()
+        token = issue(session, add_account(session, "eve", "user", "", now), "one", Scope.PUSH, DAY_S, now)[1]
+    foreign = {"Authorization": f"Bearer tml-{token}"}
+    assert httpx.get(f"{served.url}/metrics", headers=foreign).status_code == 403

@@ -62,7 +62,7 @@ EXTRAS = {
     "serve": {"httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"},
 }
 EXTRAS["service"] = EXTRAS["train"] | EXTRAS["serve"] | EXTRAS["hub"]
-EXTRAS["tinker"] = EXTRAS["train"] | EXTRAS["hub"] | {"google", "tinker"}
+EXTRAS["tinker"] = EXTRAS["train"] | EXTRAS["hub"] | {"google", "prometheus_client", "tinker"}
 """The packages of each extra that are imported by name."""
 
 Progress = Callable[[str, int, int], None]

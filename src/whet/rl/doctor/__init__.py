@@ -65,8 +65,11 @@ class Diagnosis:
 def diagnose(run: RunRecord) -> list[DoctorFinding]:
     """What is wrong with a run, most urgent first; empty where nothing is.
 
-    What the live view says, which holds the first and the last steps alone, is found of a whole run too.
+    What the live view says, which holds the first and the last steps alone, is found of a whole run too. Of a model of
+    `whet tinker serve` nothing is said: the loop is a client's, and what could be changed is not in a config of whet.
     """
+    if "tinker" in run.data.config:
+        return []
     findings = list(_findings(run))
     names = {finding.rule for finding in findings}
     if (recent := run.as_seen_live()) is not run:

@@ -154,6 +154,8 @@ def stop_run(run: StoredTraining, *, patience: float) -> StoppedRun:
     if run.state in ENDED or not is_locked(run.directory):
         how = f" Continue it: {run.resume}" if run.resume else ""
         raise RunError(f"{run.directory} is not running: its state is {run.state}.{how}")
+    if run.owner is not None:
+        raise RunError(f"{run.directory} is a model of `whet tinker serve`: stop its client's program, or that server.")
     stop_process(run.directory, run.status, patience=patience)
     ended = open_run(run.directory)
     good = [step for step, fault in ended.checkpoints() if fault is None]

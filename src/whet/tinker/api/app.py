@@ -11,10 +11,18 @@ from starlette.responses import Response
 from whet.dashboard.call import error_answer
 from whet.hub.api.app import create_app as create_hub_app
 from whet.hub.errors import HubError
-from whet.tinker.api import futures, runs, sampling, sessions, states, training
+from whet.tinker.api import figures, futures, runs, sampling, sessions, states, training
 from whet.tinker.server import TinkerServer
 
-ROUTERS = (sessions.router, training.router, sampling.router, futures.router, runs.router, states.router)
+ROUTERS = (
+    sessions.router,
+    training.router,
+    sampling.router,
+    futures.router,
+    runs.router,
+    states.router,
+    figures.router,
+)
 LARGER = re.compile(r"/api/v1/(forward_backward|asample|telemetry)")
 
 

@@ -18,6 +18,7 @@ KEY = "tml-"
 
 READ = Action("read training runs", Scope.READ)
 TRAIN = Action("train", Scope.PUSH)
+WATCH = Action("read figures of this server", Scope.READ, site=True)
 
 
 def server_of(request: Request) -> TinkerServer:
@@ -37,6 +38,7 @@ def _call(action: Action) -> Callable[[Request], HubRequest]:
 
 Reading = Annotated[HubRequest, Depends(_call(READ))]
 Training = Annotated[HubRequest, Depends(_call(TRAIN))]
+Watching = Annotated[HubRequest, Depends(_call(WATCH))]
 Server = Annotated[TinkerServer, Depends(server_of)]
 
 
