@@ -96,8 +96,11 @@ def test_the_dashboard_and_the_list_show_them(
     from whet.errors import RunError
 
     monkeypatch.setattr("whet.tinker.trainer.TIDY_S", 0.0)
+    served.server.decode = lambda ids: "-".join(f"<{id}>" for id in ids)
     trainer = client.create_lora_training_client(base_model="bigram", rank=3, seed=7).result()
-    for _ in range(6):
+    prompted = datum(IDS, target_tokens=TARGETS, logprobs=[0, 0, -1, -1], advantages=[0, 0, 0.5, 0.5])
+    step(trainer, [reinforcing(datum, [1.0] * 4)] * 2 + [prompted] * 9, "importance_sampling")
+    for _ in range(5):
         step(trainer, [reinforcing(datum, [1.0] * 4)], "importance_sampling")
     path = trainer.save_state("good").result().path
     trainer.load_state(path).result()
@@ -120,7 +123,7 @@ def test_the_dashboard_and_the_list_show_them(
         f"loaded after step 6: {path}",
     ):
         assert said in page
-    for name in ("logs", "checkpoints", "config"):
+    for name in ("rollouts", "logs", "checkpoints", "config"):
         assert web.get(f"/runs/{run['id']}/{name}").status_code == 200
     assert "owner" in web.get(f"/runs/{run['id']}/config").text
 
@@ -133,6 +136,16 @@ def test_the_dashboard_and_the_list_show_them(
     assert (head["state"], head["step"], head["owner"], head["fault"]) == ("running", 6, "hub-admin", None)
     assert "a program of hub-admin" in whet("list", str(tmp_path / "data" / "runs"))
     assert "whet train logs" in whet("show", str(folder))
+    first = [json.loads(line) for line in text(folder / "rollouts" / "step_000001.jsonl").splitlines()]
+    assert len(first) == 8
+    assert [first[2][name] for name in ("group", "prompt", "completion", "advantage")] == [
+        "1",
+        "<1>-<2>-<3>",
+        "<4>-<5>",
+        0.5,
+    ]
+    assert "&lt;4&gt;-&lt;5&gt;" in web.get(f"/runs/{run['id']}/rollouts?step=1").text
+    assert "<1>-<2>-<3>" in whet("rollouts", str(folder), "--step", "1", "-n", "8")
     refused = CliRunner().invoke(app, ["train", "stop", str(folder)])
     assert isinstance(refused.exception, RunError)
     assert "whet tinker serve" in str(refused.exception)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,10 +24,11 @@ from whet.tinker.wire import TokenLimits
 
 
 class Sampled(NamedTuple):
-    """What a server samples with, and the tokens that end an answer."""
+    """What a server samples with, the tokens that end an answer, and what tokens say."""
 
     engine: Engine
     end_ids: tuple[int, ...]
+    decode: Callable[[list[int]], str] | None = None
 
 
 def load_engine(model: str, *, device: str = "auto", dtype: Precision = "auto", held: Base = "dense") -> Sampled:
@@ -45,7 +46,7 @@ def load_engine(model: str, *, device: str = "auto", dtype: Precision = "auto", 
         base_dtype=computation.base_dtype,
         batch_invariant=True,
     )
-    return Sampled(policy.engine, policy.renderer.stop_token_ids)
+    return Sampled(policy.engine, policy.renderer.stop_token_ids, policy.renderer.decode)
 
 
 def load_base(
@@ -85,6 +86,7 @@ def open_server(
         if sampled is not None:
             server.sampling = Sampling(sampled.engine, server.states, server.answers, server.limits, sampled.end_ids)
             server.sampling.start()
+            server.decode = sampled.decode
         trainer.start()
         try:
             yield server, KEY + token if token is not None else None

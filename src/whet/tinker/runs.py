@@ -3,6 +3,7 @@
     runs/SESSION-train-0/config.toml      the base model, the adapter, its owner
                          status.json      running; interrupted: its client is silent, or the server stopped; finished
                          metrics.jsonl    one line for each optimiser step
+                         rollouts/        of steps with advantages the first texts, where the server has a tokenizer
                          logs/run.log     what was saved and loaded
 
 It is a view of the log, not a part of it: a line is written once its step is in the database. A kill between the two
@@ -15,9 +16,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,14 @@ import numpy as np
 import tomli_w
 from sqlalchemy import or_, select
 
-from whet.errors import WhetError
 from whet.parsing import as_whole
-from whet.records.directory import METRICS, RUN_CONFIG, STATUS
+from whet.records.directory import METRICS, ROLLOUTS, RUN_CONFIG, STATUS
 from whet.records.lock import LOCK, DirectoryLock
 from whet.records.log import LOG
 from whet.records.stored import read_status
 from whet.records.tail import last_row
 from whet.rl.learner.adapters.work import AdamParams, AdapterOutput, Datum
+from whet.rl.storage.run_directory import write_step
 from whet.system.files import LineFile, json_line, write_whole
 from whet.tinker import log
 from whet.tinker.log import RequestEnd
@@ -44,6 +45,8 @@ REASONS = {
     "interrupted": "its client was not heard of for a while; it continues with the client's next request",
     "stopped": "its server was stopped; it continues when the server is started again",
 }
+MOST_TEXTS = 8
+"""Of a step: a sequence may have as many tokens as the model's context."""
 SAVED = {log.SAVE: "saved", log.SAVE_FOR_SAMPLER: "saved to sample from", log.SAVE_EXTERNAL: "exported"}
 logger = logging.getLogger(__name__)
 
@@ -58,6 +61,7 @@ class PassSums:
     trained: int = 0  # tokens whose weight or advantage is not 0
     advantages: float | None = None
     kl: float | None = None
+    sampled: list[Datum] = field(default_factory=list)  # the first ones
 
     def add(self, data: Sequence[Datum], output: AdapterOutput) -> None:
         self.loss += output.loss
@@ -69,6 +73,7 @@ class PassSums:
             trained = np.full(count, True) if weights is None else weights.reshape(count, -1).any(axis=1)
             self.trained += int(trained.sum())
             if "advantages" in datum.inputs:
+                self.sampled += [datum] if len(self.sampled) < MOST_TEXTS else []
                 ratio = logprobs[trained] - np.asarray(datum.inputs["logprobs"][trained], np.float64)
                 self.kl = (self.kl or 0.0) + float((np.expm1(ratio) - ratio).sum())
                 self.advantages = (self.advantages or 0.0) + float(datum.inputs["advantages"][trained].sum())
@@ -109,7 +114,7 @@ class ModelRuns:
         self._lock: DirectoryLock | None = None
         self._runs: dict[str, ModelRun] = {}
         self._passes: dict[str, PassSums] = {}
-        self._steps: dict[str, dict[str, float]] = {}  # by model, the step that is not in the database yet
+        self._steps: dict[str, tuple[dict[str, float], list[Datum]]] = {}  # of each model, what is not written yet
         self._states: dict[str, str] = {}
 
     def start(self) -> None:
@@ -154,7 +159,8 @@ class ModelRuns:
         """A step was computed; it counts once `written` or `repeated` says so."""
         sums = self._passes.pop(model, PassSums())
         moved = {f"optim/{name}": value for name, value in metrics.items()}
-        self._steps[model] = {"request": seq, **sums.metrics(), **moved, "optim/lr": params.learning_rate}
+        row = {"request": seq, **sums.metrics(), **moved, "optim/lr": params.learning_rate}
+        self._steps[model] = row, sums.sampled
         self._server.computed.update({"steps": 1, "tokens": sums.tokens, "sequences": sums.sequences})
 
     def repeated(self, model: str) -> None:
@@ -222,12 +228,14 @@ class ModelRuns:
         return self._runs[model]
 
     def _write_step(self, model: str, now: float | None) -> None:
-        row, run = self._steps.pop(model), self._run(model)
+        (row, sampled), run = self._steps.pop(model), self._run(model)
         if row["request"] <= run.seq:  # it was written before the start
             return
         if now is not None and run.at is not None and (seconds := now - run.at) > 0:
             row["time/step"] = seconds
             row["perf/tokens_per_s"] = row.get("seq_len/trained_mean", 0.0) * row.get("data/rows", 0.0) / seconds
+        if sampled and self._server.decode is not None:
+            write_step(run.directory / ROLLOUTS, run.step + 1, _texts(sampled, self._server.decode))
         run.lines.append([{"step": run.step + 1, **dict(sorted(row.items()))}], durable=False)
         run.step, run.seq, run.at = run.step + 1, int(row["request"]), now
         self._write_state(model, "running")
@@ -256,12 +264,30 @@ class ModelRuns:
 
 @contextmanager
 def _noted(model: str) -> Iterator[None]:
-    """What a run's folder does not take is said in the server's log."""
+    """What a run's folder does not take is said in the server's log, whatever it was: training goes on."""
     try:
         yield
-    except (OSError, WhetError) as error:
+    except Exception as error:
         logger.warning("the run of %s could not be written: %s", model, error)
 
 
 def _date(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _texts(data: Sequence[Datum], decode: Callable[[list[int]], str]) -> Iterator[dict[str, Any]]:
+    """Rows of rollouts without their tokens. A prompt ends where the first token has a logprob or an advantage."""
+    groups: dict[str, int] = {}
+    for number, datum in enumerate(data):
+        advantages = datum.inputs["advantages"]
+        sampled = (datum.inputs["logprobs"] != 0) | (advantages != 0)
+        start = int(sampled.argmax()) if sampled.any() else len(datum.ids) - 1
+        prompt = decode(datum.ids[: start + 1])
+        yield {
+            "group": str(groups.setdefault(prompt, len(groups))),
+            "example_id": number,
+            "prompt": prompt,
+            "completion": decode(datum.inputs["target_tokens"][start:].tolist()),
+            "reward": None,
+            "advantage": float(advantages[sampled].mean()) if sampled.any() else 0.0,
+        }

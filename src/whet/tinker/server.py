@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -110,6 +110,8 @@ class TinkerServer:
     """Set where a request may have become ready to be carried out."""
     computed: Counter[str] = field(default_factory=Counter)
     """Steps, and the sequences and tokens of their passes, since the start; what was repeated is in it."""
+    decode: Callable[[list[int]], str] | None = None
+    """What tokens say, for the texts of runs; None: they have none."""
     sampling: Sampling | None = None
     """None: the server trains only."""
 
