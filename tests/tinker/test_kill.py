@@ -21,18 +21,18 @@ STEPS = 14
 class Killed:
     """A server in a process of its own on one port, and a thread that kills it."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, *program: str) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
-        self.data, self.kills, self.wished, self.over = data, 0, 0, threading.Event()
+        self.program = [*program, str(self.port)]
+        self.kills, self.wished, self.over = 0, 0, threading.Event()
         self.key = self._start()
 
     def _start(self) -> str:
-        program = [sys.executable, str(Path(__file__).with_name("serving.py")), str(self.data), str(self.port)]
-        self.process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(self.program, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        return self.process.stdout.readline().strip().rpartition(" ")[2]
 
     def kill_often(self, times: int) -> None:
         """As often as is wished for by then, each at some moment of what the client does then."""
@@ -51,8 +51,8 @@ class Killed:
 
 
 @contextlib.contextmanager
-def killed(data: Path, times: int) -> Iterator[Killed]:
-    server = Killed(data)
+def killed(times: int, *program: str) -> Iterator[Killed]:
+    server = Killed(*program)
     killer = threading.Thread(target=server.kill_often, args=(times,))
     killer.start()
     try:
@@ -63,13 +63,20 @@ def killed(data: Path, times: int) -> Iterator[Killed]:
         server.end()
 
 
-def losses(url: str, key: str, datum: Callable[..., Any], before: Callable[[int], None]) -> list[float]:
+def losses(
+    url: str,
+    key: str,
+    datum: Callable[..., Any],
+    before: Callable[[int], None],
+    model: str = "bigram",
+    steps: int = STEPS,
+) -> list[float]:
     import tinker
 
     client = tinker.ServiceClient(base_url=url, api_key=key)
-    trainer = client.create_lora_training_client(base_model="bigram", rank=4, seed=1).result(timeout=120)
+    trainer = client.create_lora_training_client(base_model=model, rank=4, seed=1).result(timeout=120)
     one, futures = datum([1, 2, 3], target_tokens=[2, 3, 4], weights=[1.0, 0.5, 2.0]), []
-    for i in range(STEPS):
+    for i in range(steps):
         before(i)
         futures.append(trainer.forward_backward([one], "cross_entropy"))
         trainer.optim_step(tinker.AdamParams(learning_rate=0.05)).result(timeout=120)
@@ -79,22 +86,38 @@ def losses(url: str, key: str, datum: Callable[..., Any], before: Callable[[int]
     return [*(future.result(timeout=120).metrics["loss:sum"] for future in futures), last]
 
 
-@pytest.mark.timeout(1500)
-@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.parts)])
-def test_each_step_is_done_once(served: Any, tmp_path: Path, datum: Callable[..., Any], times: int) -> None:
-    expected = losses(served.url, served.key, datum, lambda i: None)
-    assert served.bank.steps == served.bank.steps[:1] * STEPS
-    with killed(tmp_path / "killed", times) as server:
+def compare(program: list[str], times: int, expected: list[float], datum: Callable[..., Any], model: str) -> None:
+    """The same losses from a server that is killed."""
+    steps = len(expected) - 1
+    with killed(times, *program) as server:
 
         def kill(i: int) -> None:
-            server.wished = times * (i + 1) // STEPS
+            server.wished = times * (i + 1) // steps
 
-        assert losses(f"http://127.0.0.1:{server.port}", server.key, datum, kill) == expected
+        assert losses(f"http://127.0.0.1:{server.port}", server.key, datum, kill, model, steps) == expected
         assert server.kills == times
-        curves = next((server.data / "runs").glob("*-train-0/metrics.jsonl")).read_text().splitlines()
-        rows = [json.loads(line) for line in curves]
-        assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
-        assert [row["optim/loss"] * 3 for row in rows] == pytest.approx(expected[:-1])
+
+
+def test_each_step_is_done_once(served: Any, tmp_path: Path, datum: Callable[..., Any]) -> None:
+    expected = losses(served.url, served.key, datum, lambda i: None)
+    assert served.bank.steps == served.bank.steps[:1] * STEPS
+    program = [sys.executable, str(Path(__file__).with_name("serving.py")), str(tmp_path / "killed")]
+    compare(program, 2, expected, datum, "bigram")
+
+
+@pytest.mark.parts
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("times", [10, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.timeout(20_000)])])
+def test_each_step_of_a_real_model_is_done_once(tmp_path: Path, datum: Callable[..., Any], times: int) -> None:
+    def program(name: str) -> list[str]:
+        whet = [str(Path(sys.executable).with_name("whet")), "tinker", "serve", "whet/tiny", "--state-every", "3"]
+        return [*whet, "--data", str(tmp_path / name), "--port"]
+
+    with killed(0, *program("whole")) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        expected = losses(url, server.key, datum, lambda i: None, "whet/tiny", max(STEPS, times))
+    assert expected[-1] < expected[0]
+    compare(program("killed"), times, expected, datum, "whet/tiny")
 
 
 def test_a_start_goes_on_where_the_log_ends(serving: Any, tmp_path: Path, datum: Callable[..., Any]) -> None:
