@@ -86,8 +86,10 @@ def losses(
     return [*(future.result(timeout=120).metrics["loss:sum"] for future in futures), last]
 
 
-def compare(program: list[str], times: int, expected: list[float], datum: Callable[..., Any], model: str) -> None:
-    """The same losses from a server that is killed."""
+def compare(
+    data: Path, program: list[str], times: int, expected: list[float], datum: Callable[..., Any], model: str
+) -> None:
+    """The same losses from a server that is killed, and the same curve in its folder."""
     steps = len(expected) - 1
     with killed(times, *program) as server:
 
@@ -96,13 +98,17 @@ def compare(program: list[str], times: int, expected: list[float], datum: Callab
 
         assert losses(f"http://127.0.0.1:{server.port}", server.key, datum, kill, model, steps) == expected
         assert server.kills == times
+        curves = next((data / "runs").glob("*-train-0/metrics.jsonl")).read_text().splitlines()
+        rows = [json.loads(line) for line in curves]
+        assert [row["step"] for row in rows] == list(range(1, steps + 1))
+        assert [row["optim/loss"] * 3 for row in rows] == pytest.approx(expected[:-1])
 
 
 def test_each_step_is_done_once(served: Any, tmp_path: Path, datum: Callable[..., Any]) -> None:
     expected = losses(served.url, served.key, datum, lambda i: None)
     assert served.bank.steps == served.bank.steps[:1] * STEPS
     program = [sys.executable, str(Path(__file__).with_name("serving.py")), str(tmp_path / "killed")]
-    compare(program, 2, expected, datum, "bigram")
+    compare(tmp_path / "killed", program, 2, expected, datum, "bigram")
 
 
 @pytest.mark.parts
@@ -117,7 +123,7 @@ def test_each_step_of_a_real_model_is_done_once(tmp_path: Path, datum: Callable[
         url = f"http://127.0.0.1:{server.port}"
         expected = losses(url, server.key, datum, lambda i: None, "whet/tiny", max(STEPS, times))
     assert expected[-1] < expected[0]
-    compare(program("killed"), times, expected, datum, "whet/tiny")
+    compare(tmp_path / "killed", program("killed"), times, expected, datum, "whet/tiny")
 
 
 def test_a_start_goes_on_where_the_log_ends(serving: Any, tmp_path: Path, datum: Callable[..., Any]) -> None:
