@@ -30,7 +30,7 @@ class Killed:
         self.key = self._start()
 
     def _start(self) -> str:
-        self.process = subprocess.Popen(self.program, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(self.program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip().rpartition(" ")[2]
 
@@ -104,6 +104,7 @@ def compare(
         assert [row["optim/loss"] * 3 for row in rows] == pytest.approx(expected[:-1])
 
 
+@pytest.mark.parts
 def test_each_step_is_done_once(served: Any, tmp_path: Path, datum: Callable[..., Any]) -> None:
     expected = losses(served.url, served.key, datum, lambda i: None)
     assert served.bank.steps == served.bank.steps[:1] * STEPS
