@@ -241,6 +241,7 @@ def test_figures_are_for_administrators(served: Any, client: Any, datum: Callabl
     lines = answer.text.splitlines()
     for line in ("sessions 1.0", "models 1.0", "requests_waiting 0.0", "steps_total 3.0", "tokens_total 24.0"):
         assert f"whet_tinker_{line}" in lines
+    assert "_created" not in answer.text
     assert httpx.get(f"{served.url}/metrics").status_code == 401
     with served.server.hub.database.write() as session:
         now = served.server.hub.clock()
