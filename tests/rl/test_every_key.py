@@ -528,7 +528,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "algorithm.mask_truncated": InPart(assembled, "true"),
     "lora.rank": InPart(learned, "3", (*STEP, *LORA)),
     "lora.alpha": InPart(learned, "64", (*STEP, *LORA)),
-    "lora.base": InPart(lambda config: made(config, "load_policy")["dtype"], "packed", LORA),
+    "lora.base": InPart(lambda config: made(config, "load_policy")["base_dtype"], "packed", LORA),
     "lora.use_rslora": InPart(learned, "true", (*STEP, *LORA)),
     "lora.dropout": InPart(learned, "0.5", (*STEP, *LORA)),
     "lora.target_modules": InPart(learned, '["q_proj"]', (*STEP, *LORA)),

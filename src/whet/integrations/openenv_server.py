@@ -210,13 +210,17 @@ def serve(env: Environment, host: str, port: int, on_ready: Callable[[str], None
         import websockets  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("whet env serve", "openenv") from error
+    from whet.gateway.patience import PatientConnection
+
     if not is_loopback(host):
         raise ConfigError(
             f"host {host} is open to other machines, and OpenEnv's protocol has no key. Listen on 127.0.0.1, and let a "
             "tunnel or a proxy that checks who connects pass requests on."
         )
     with listen(host, port) as listening:
-        options = uvicorn.Config(OpenEnvApp(env).app, ws_max_size=MAX_BYTES, log_level="warning", lifespan="off")
+        options = uvicorn.Config(
+            OpenEnvApp(env).app, http=PatientConnection, ws_max_size=MAX_BYTES, log_level="warning", lifespan="off"
+        )
         on_ready(address_of(listening))
         uvicorn.Server(options).run(sockets=[listening])
 

@@ -40,7 +40,7 @@ save_every_n_steps = 2
 [deployment]
 threads = 1
 """
-TIMES = ("time/", "perf/")
+TIMES = ("time/", "perf/", "memory/")
 
 
 class Room:

@@ -199,11 +199,18 @@ def hold(parameters: Iterable[nn.Parameter], dtype: torch.dtype) -> None:
 def put_in(model: nn.Module, base: Mapping[str, Tensor] | None, dtype: torch.dtype) -> None:
     """Give the parameters that are not trained the tensors of `base`, by their names without an adapter's; without
     `base` `hold` them in `dtype`."""
-    for name, parameter in model.named_parameters():
-        if base is None:
-            hold(() if parameter.requires_grad else [parameter], dtype)
-        elif not parameter.requires_grad:
-            parameter.data = base[name.replace(".base_layer.", ".")]
+    if base is None:
+        hold((parameter for parameter in model.parameters() if not parameter.requires_grad), dtype)
+        return
+    shared: dict[int, nn.Parameter] = {}  # one for what two modules have together; `base` knows it by its first name
+    for prefix, module in model.named_modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None or parameter.requires_grad:
+                continue
+            if id(parameter) not in shared:
+                full = f"{prefix}.{name}".removeprefix(".").replace(".base_layer.", ".")
+                shared[id(parameter)] = nn.Parameter(base[full], requires_grad=False)
+            module._parameters[name] = shared[id(parameter)]
 
 
 class Masters:
