@@ -104,6 +104,12 @@ def test_taking_turns_is_on_one_device() -> None:
     assert not config({"colocate": True}).gpus.demanded
 
 
+def test_taking_turns_is_not_for_a_packed_base() -> None:
+    data = {**MINIMAL, "lora": {"base": "packed"}, "deployment": {"colocate": True}}
+    with pytest.raises(ConfigError, match='with lora.base = "packed" both have the same ones'):
+        validate(RunConfig, data, "run.toml")
+
+
 def test_only_what_cannot_run_on_one_device_demands_gpus() -> None:
     for key in ("num_gpus", "num_train_gpus", "num_infer_gpus"):
         assert not config({key: 1}).gpus.demanded

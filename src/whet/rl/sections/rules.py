@@ -116,7 +116,14 @@ def an_embedded_engine_is_one(run: RunConfig) -> str | None:
 
 
 def a_packed_base_is_sampled_from_here(run: RunConfig) -> str | None:
-    if not run.packed_base or run.engine == "embedded":
+    if not run.packed_base:
+        return None
+    if run.deployment.colocate:
+        return (
+            'colocate = true frees the engine\'s weights while the learner computes, and with lora.base = "packed" both '
+            "have the same ones. Remove colocate."
+        )
+    if run.engine == "embedded":
         return None
     return (
         'lora.base = "packed" keeps the weights of a GGUF file as they are, and vLLM is given weights in float32 or '
