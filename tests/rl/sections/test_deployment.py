@@ -106,7 +106,7 @@ def test_taking_turns_is_on_one_device() -> None:
 
 def test_taking_turns_is_not_for_a_packed_base() -> None:
     data = {**MINIMAL, "lora": {"base": "packed"}, "deployment": {"colocate": True}}
-    with pytest.raises(ConfigError, match='with lora.base = "packed" both have the same ones'):
+    with pytest.raises(ConfigError, match=r'with lora\.base = "packed" both have'):
         validate(RunConfig, data, "run.toml")
 
 

@@ -120,8 +120,8 @@ def a_packed_base_is_sampled_from_here(run: RunConfig) -> str | None:
         return None
     if run.deployment.colocate:
         return (
-            'colocate = true frees the engine\'s weights while the learner computes, and with lora.base = "packed" both '
-            "have the same ones. Remove colocate."
+            "colocate = true frees the engine's weights while the learner computes, and with lora.base = "
+            '"packed" both have the same ones. Remove colocate.'
         )
     if run.engine == "embedded":
         return None
