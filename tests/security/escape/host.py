@@ -51,6 +51,10 @@ class Host:
         self.hidden.setblocking(False)
         wait = "import sys; sys.stdin.read()"
         self.victim = subprocess.Popen([sys.executable, "-c", wait, self.marker], stdin=subprocess.PIPE)
+        for _ in range(500):  # its arguments are there a moment after it
+            if self.marker in (_text(f"/proc/{self.victim.pid}/cmdline") or ""):
+                break
+            time.sleep(0.01)
 
     @property
     def port(self) -> int:

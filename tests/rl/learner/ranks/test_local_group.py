@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import re
 import signal
 import threading
 import time
@@ -157,7 +158,8 @@ def test_a_lost_rank_is_named_with_what_the_other_waited_for(
         step(learner, rate, rank)
     assert str(caught.value).startswith(f"rank {rank} (cpu, process ")
     assert says in str(caught.value)
-    assert str(caught.value).endswith(f"; rank {1 - rank} waited for it in: all-reduce")
+    # The other may not have begun when one fails at once.
+    assert re.search(rf"; rank {1 - rank} waited for it in: (all-reduce|waiting for a call)$", str(caught.value))
     assert not [child for child in active_children() if "rank" in child.name]
     with pytest.raises(TrainingError, match=r"the ranks of the learner have ended: rank"):
         step(learner)
