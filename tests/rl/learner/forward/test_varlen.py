@@ -17,7 +17,7 @@ from whet.rl.data.batch import pack
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.forward import attention
 from whet.rl.learner.forward.layout import micro_batches
-from whet.rl.learner.make import make_learner
+from whet.rl.learner.make import _Made, make_learner
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.sections.algorithm import LossConfig
 
@@ -229,7 +229,7 @@ def test_the_peak_of_16k_tokens_with_lora_at_the_shape_of_half_a_billion_paramet
     with stand_in_device():
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config).requires_grad_(False)
-        monkeypatch.setattr("whet.rl.learner.make.load_model", lambda _: model)
+        monkeypatch.setattr("whet.rl.learner.make._made", lambda *_, **__: _Made(model))
         learner = make_learner(
             tmp_path,
             optimizer=OptimizerConfig(type="sgd"),
