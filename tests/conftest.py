@@ -150,6 +150,24 @@ def warm_server() -> Iterator[Any]:
     server.close()
 
 
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Any]:
+    """A server of PostgreSQL; see `postgresql.py`."""
+    module = _beside("postgresql")
+    folder = module.programs()
+    if folder is None:
+        pytest.skip("PostgreSQL is not installed here")
+    server = module.Postgresql(folder)
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.parts)])
+def database_url(request: pytest.FixtureRequest) -> str | None:
+    """The database of a test: SQLite in its folder, and with the marker `parts` PostgreSQL."""
+    return request.getfixturevalue("postgresql").database() if request.param == "postgresql" else None
+
+
 @pytest.fixture
 def terminals(warm_server: Any) -> Iterator[Any]:
     """Real terminals: `terminals.open(command, columns=80, rows=24)`; see `terminals.py`."""

@@ -43,24 +43,6 @@ def running() -> Any:
     return _running
 
 
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[Any]:
-    """A server of PostgreSQL; see `postgresql.py`."""
-    module = beside("postgresql")
-    folder = module.programs()
-    if folder is None:
-        pytest.skip("PostgreSQL is not installed here")
-    server = module.Postgresql(folder)
-    yield server
-    server.close()
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.parts)])
-def database_url(request: pytest.FixtureRequest) -> str | None:
-    """The database of a test's hub: SQLite in its folder, and with the marker `parts` PostgreSQL."""
-    return request.getfixturevalue("postgresql").database() if request.param == "postgresql" else None
-
-
 @pytest.fixture
 def open_hub(tmp_path: Path, database_url: str | None) -> Any:
     """Opens the test's hub: `with open_hub() as running`; again after that, it is the same one."""

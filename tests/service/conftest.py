@@ -43,24 +43,6 @@ def _whole_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgresql() -> Iterator[Any]:
-    """A server of PostgreSQL; see `tests/hub/postgresql.py`."""
-    module = load(HUB / "postgresql.py", "hub_postgresql")
-    folder = module.programs()
-    if folder is None:
-        pytest.skip("PostgreSQL is not installed here")
-    server = module.Postgresql(folder)
-    yield server
-    server.close()
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.parts)])
-def database_url(request: pytest.FixtureRequest) -> str | None:
-    """The database of a test: SQLite in its folder, and with the marker `parts` PostgreSQL."""
-    return request.getfixturevalue("postgresql").database() if request.param == "postgresql" else None
-
-
-@pytest.fixture(scope="session")
 def empty_sqlite(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A file of SQLite with all tables: the migrations run once, and tests copy it."""
     path = tmp_path_factory.mktemp("empty") / "hub.sqlite"

@@ -14,10 +14,9 @@ pytest.importorskip("tinker", reason="the SDK is in the extra `tinker`")
 pytest.importorskip("sqlalchemy", reason="sqlalchemy is in the extra `hub`")
 
 
-def beside(name: str) -> Any:
+def _beside(name: str) -> Any:
     """A module of this folder: tests are imported by path, so that it is not on the path for imports."""
-    path = Path(__file__).parent / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"tinker_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"tinker_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -25,7 +24,7 @@ def beside(name: str) -> Any:
     return module
 
 
-_serving = beside("serving")
+_serving = _beside("serving")
 
 
 @pytest.fixture(autouse=True)
@@ -40,23 +39,10 @@ def serving() -> Any:
     return _serving
 
 
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[Any]:
-    """A server of PostgreSQL; see `../hub/postgresql.py`."""
-    module = beside("../hub/postgresql")
-    folder = module.programs()
-    if folder is None:
-        pytest.skip("PostgreSQL is not installed here")
-    server = module.Postgresql(folder)
-    yield server
-    server.close()
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.parts)])
-def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """A running server of the bigram model, on SQLite, and with the marker `parts` on PostgreSQL."""
-    url = request.getfixturevalue("postgresql").database() if request.param == "postgresql" else None
-    with _serving.serving(tmp_path / "data", database=url) as running:
+@pytest.fixture
+def served(database_url: str | None, tmp_path: Path) -> Iterator[Any]:
+    """A running server of whet/tiny, on SQLite, and with the marker `parts` on PostgreSQL."""
+    with _serving.serving(tmp_path / "data", database=database_url) as running:
         yield running
 
 

@@ -1,32 +1,51 @@
-"""A server of the bigram model: in this process, and as a program to kill (`python serving.py DATA PORT`)."""
+"""A server of whet/tiny in this process."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import uvicorn
 
+from whet.errors import WhetError
 from whet.gateway.serve import listen
+from whet.rl.learner.adapters.bank import AdapterBank
+from whet.rl.learner.adapters.work import AdamParams, AdapterOutput, AdapterWork
 from whet.tinker.api.app import create_tinker_app
-from whet.tinker.opening import open_server
+from whet.tinker.opening import load_base, open_server
 from whet.tinker.server import ServedBase, TinkerLimits, TinkerServer
-from whet.tinker.wire import TokenLimits
 
-if "bigram" not in sys.modules:
-    spec = importlib.util.spec_from_file_location("bigram", Path(__file__).with_name("bigram.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules["bigram"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["bigram"])
-bigram: Any = sys.modules["bigram"]
-BASE = ServedBase("bigram", TokenLimits(bigram.VOCABULARY, 64), ("q_proj",), ("up_proj",), ("lm_head",), "bigram")
+
+class RecordedBank(AdapterBank):
+    """A bank that keeps which models it has computed, pass by pass, and which have stepped."""
+
+    passes: list[list[str]]
+    steps: list[str]
+
+    def forward_backward(self, works: Sequence[AdapterWork]) -> list[AdapterOutput | WhetError]:
+        self.passes.append([work.adapter for work in works])
+        return super().forward_backward(works)
+
+    def optim_step(self, name: str, params: AdamParams) -> dict[str, float]:
+        metrics = super().optim_step(name, params)
+        self.steps.append(name)
+        return metrics
+
+    def gradient(self, name: str) -> torch.Tensor:
+        """A copy of the gradients that the next step of a model applies."""
+        return self._adapter(name).gradient.clone()
+
+
+def recorded() -> tuple[ServedBase, RecordedBank]:
+    base, bank = load_base("whet/tiny")
+    bank.__class__ = RecordedBank
+    bank.passes, bank.steps = [], []
+    return base, bank
 
 
 @dataclass
@@ -47,7 +66,7 @@ def serving(
     **limits: Any,
 ) -> Iterator[Served]:
     """A running server."""
-    base, bank = base_and_bank or (BASE, bigram.BigramBank())
+    base, bank = base_and_bank or recorded()
     opened = open_server(data, base, bank, database, TinkerLimits(**limits), sampled)
     with listen("127.0.0.1", port) as listening, opened as (server, key):
         options = uvicorn.Config(create_tinker_app(server), log_level="warning", lifespan="off")
@@ -60,9 +79,3 @@ def serving(
         finally:
             answering.should_exit = True
             thread.join()
-
-
-if __name__ == "__main__":
-    with serving(Path(sys.argv[1]), int(sys.argv[2]), state_every=3) as served:
-        print(served.key or "", flush=True)
-        threading.Event().wait()

@@ -44,7 +44,7 @@ FIELDS = {
     "unload_model": "model_id",
 }
 USUAL: dict[str, Any] = {
-    **{"model_seq_id": 3, "base_model": "bigram", "lora_config": {"rank": 2}, "adam_params": {}, "optimizer": True},
+    **{"model_seq_id": 3, "base_model": "whet/tiny", "lora_config": {"rank": 2}, "adam_params": {}, "optimizer": True},
     **{"tags": [], "user_metadata": {"a": "b"}, "sdk_version": "0", "optimizer_config": {"type": "adamw"}, "seq_id": 1},
     **{"reason": {"type": "success"}, "limit": 3, "owner": {"type": "own"}, "overwrite": True, "ttl_seconds": 4000},
 }
@@ -56,7 +56,7 @@ def test_nothing_breaks_and_nothing_leaks(served: Any, client: Any, datum: Calla
     from whet.hub.policy import Scope
     from whet.tinker.api.app import ROUTERS
 
-    trainer = client.create_lora_training_client(base_model="bigram", user_metadata={"said": SECRET}).result()
+    trainer = client.create_lora_training_client(base_model="whet/tiny", user_metadata={"said": SECRET}).result()
     path = trainer.save_state("here").result().path
     one = datum([1, 2], target_tokens=[2, 3], weights=[1.0, 1.0])
     expected = trainer.forward([one], "cross_entropy").result().metrics

@@ -63,68 +63,56 @@ def killed(times: int, *program: str) -> Iterator[Killed]:
         server.end()
 
 
-def losses(
-    url: str,
-    key: str,
-    datum: Callable[..., Any],
-    before: Callable[[int], None],
-    model: str = "bigram",
-    steps: int = STEPS,
-) -> list[float]:
+def losses(url: str, key: str, datum: Callable[..., Any], before: Callable[[int], None], steps: int) -> list[float]:
     import tinker
 
     client = tinker.ServiceClient(base_url=url, api_key=key)
-    trainer = client.create_lora_training_client(base_model=model, rank=4, seed=1).result(timeout=120)
+    trainer = client.create_lora_training_client(base_model="whet/tiny", rank=4, seed=1).result(timeout=120)
     one, futures = datum([1, 2, 3], target_tokens=[2, 3, 4], weights=[1.0, 0.5, 2.0]), []
     for i in range(steps):
         before(i)
         futures.append(trainer.forward_backward([one], "cross_entropy"))
-        trainer.optim_step(tinker.AdamParams(learning_rate=0.05)).result(timeout=120)
+        trainer.optim_step(tinker.AdamParams(learning_rate=5e-3)).result(timeout=120)
     saved = trainer.save_state("last").result(timeout=120).path
     again = client.create_training_client_from_state(saved).result(timeout=120)
     last = again.forward([one], "cross_entropy").result(timeout=120).metrics["loss:sum"]
     return [*(future.result(timeout=120).metrics["loss:sum"] for future in futures), last]
 
 
-def compare(
-    data: Path, program: list[str], times: int, expected: list[float], datum: Callable[..., Any], model: str
+@pytest.mark.parts
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize(
+    ("database", "times"),
+    [
+        ("sqlite", 10),
+        ("postgresql", 2),
+        pytest.param("sqlite", 1000, marks=[pytest.mark.long, pytest.mark.timeout(20_000)]),
+    ],
+)
+def test_each_step_is_done_once(
+    request: pytest.FixtureRequest, tmp_path: Path, datum: Callable[..., Any], database: str, times: int
 ) -> None:
-    """The same losses from a server that is killed, and the same curve in its folder."""
+    def program(name: str) -> list[str]:
+        whet = [str(Path(sys.executable).with_name("whet")), "tinker", "serve", "whet/tiny", "--state-every", "3"]
+        url = ["--database", request.getfixturevalue("postgresql").database()] if database == "postgresql" else []
+        return [*whet, *url, "--data", str(tmp_path / name), "--port"]
+
+    with killed(0, *program("whole")) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        expected = losses(url, server.key, datum, lambda i: None, max(STEPS, times))
+    assert expected[-1] < expected[0]
     steps = len(expected) - 1
-    with killed(times, *program) as server:
+    with killed(times, *program("killed")) as server:
 
         def kill(i: int) -> None:
             server.wished = times * (i + 1) // steps
 
-        assert losses(f"http://127.0.0.1:{server.port}", server.key, datum, kill, model, steps) == expected
+        assert losses(f"http://127.0.0.1:{server.port}", server.key, datum, kill, steps) == expected
         assert server.kills == times
-        curves = next((data / "runs").glob("*-train-0/metrics.jsonl")).read_text().splitlines()
+        curves = next((tmp_path / "killed" / "runs").glob("*-train-0/metrics.jsonl")).read_text().splitlines()
         rows = [json.loads(line) for line in curves]
         assert [row["step"] for row in rows] == list(range(1, steps + 1))
         assert [row["optim/loss"] * 3 for row in rows] == pytest.approx(expected[:-1])
-
-
-@pytest.mark.parts
-def test_each_step_is_done_once(served: Any, tmp_path: Path, datum: Callable[..., Any]) -> None:
-    expected = losses(served.url, served.key, datum, lambda i: None)
-    assert served.bank.steps == served.bank.steps[:1] * STEPS
-    program = [sys.executable, str(Path(__file__).with_name("serving.py")), str(tmp_path / "killed")]
-    compare(tmp_path / "killed", program, 2, expected, datum, "bigram")
-
-
-@pytest.mark.parts
-@pytest.mark.timeout(1500)
-@pytest.mark.parametrize("times", [10, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.timeout(20_000)])])
-def test_each_step_of_a_real_model_is_done_once(tmp_path: Path, datum: Callable[..., Any], times: int) -> None:
-    def program(name: str) -> list[str]:
-        whet = [str(Path(sys.executable).with_name("whet")), "tinker", "serve", "whet/tiny", "--state-every", "3"]
-        return [*whet, "--data", str(tmp_path / name), "--port"]
-
-    with killed(0, *program("whole")) as server:
-        url = f"http://127.0.0.1:{server.port}"
-        expected = losses(url, server.key, datum, lambda i: None, "whet/tiny", max(STEPS, times))
-    assert expected[-1] < expected[0]
-    compare(tmp_path / "killed", program("killed"), times, expected, datum, "whet/tiny")
 
 
 def test_a_start_goes_on_where_the_log_ends(serving: Any, tmp_path: Path, datum: Callable[..., Any]) -> None:
@@ -136,21 +124,21 @@ def test_a_start_goes_on_where_the_log_ends(serving: Any, tmp_path: Path, datum:
     for name, stop in (("whole", False), ("stopped", True)):
         with serving.serving(tmp_path / name, state_every=2) as served:
             client = tinker.ServiceClient(base_url=served.url, api_key=served.key)
-            trainer = client.create_lora_training_client(base_model="bigram", rank=4, seed=1).result()
+            trainer = client.create_lora_training_client(base_model="whet/tiny", rank=4, seed=1).result()
             for _ in range(5):
                 trainer.forward_backward([one], "cross_entropy").result()
-                trainer.optim_step(tinker.AdamParams(learning_rate=0.05)).result()
+                trainer.optim_step(tinker.AdamParams(learning_rate=5e-3)).result()
             trainer.forward_backward([one], "cross_entropy").result()
             port, key = int(served.url.rpartition(":")[2]), served.key
             if not stop:
-                trainer.optim_step(tinker.AdamParams(learning_rate=0.05)).result()
+                trainer.optim_step(tinker.AdamParams(learning_rate=5e-3)).result()
                 results.append(trainer.forward([one], "cross_entropy").result().metrics)
                 continue
         with serving.serving(tmp_path / name, port) as served:
             assert served.key is None
             assert key is not None
-            assert not served.bank.adapters  # made again when they are needed
-            trainer.optim_step(tinker.AdamParams(learning_rate=0.05)).result(timeout=60)
+            assert not served.bank.names  # made again when they are needed
+            trainer.optim_step(tinker.AdamParams(learning_rate=5e-3)).result(timeout=60)
             results.append(trainer.forward([one], "cross_entropy").result(timeout=60).metrics)
             assert len(served.bank.steps) == 2  # one after the last state, and the new one
     assert results[0] == results[1]

@@ -13,7 +13,11 @@ import numpy as np
 import pytest
 from tinker.proto import tinker_public_pb2 as pb
 
+from whet.rl.learner.adapters.work import AdapterSpec
+
 API = "/api/v1"
+
+BASE = "whet/tiny"
 
 
 class Raw:
@@ -30,7 +34,11 @@ class Raw:
 
     def model(self, rank: int = 2) -> str:
         made = self.post(
-            "/create_model", session_id=self.session(), model_seq_id=0, base_model="bigram", lora_config={"rank": rank}
+            "/create_model",
+            session_id=self.session(),
+            model_seq_id=0,
+            base_model="whet/tiny",
+            lora_config={"rank": rank},
         )
         return str(self.answer(made.json()["request_id"])["model_id"])
 
@@ -180,7 +188,9 @@ def test_nothing_of_another_user_is_reached(raw: Raw, served: Any) -> None:
         own.post("/retrieve_future", request_id=request),
         own.post("/session_heartbeat", session_id=model.split(":")[0]),
         own.post("/unload_model", model_id=model),
-        own.post("/create_model", session_id=model[:16], model_seq_id=1, base_model="bigram", lora_config={"rank": 2}),
+        own.post(
+            "/create_model", session_id=model[:16], model_seq_id=1, base_model="whet/tiny", lora_config={"rank": 2}
+        ),
     ):
         assert response.status_code == 404
     assert Raw(served.url, "tml-" + tokens[1]).post("/create_session").status_code in (403, 422)
@@ -201,17 +211,17 @@ def test_a_gap_ends_after_a_time(tmp_path: Path, serving: Any, monkeypatch: pyte
 
 
 def test_room_for_models_is_counted(tmp_path: Path, serving: Any) -> None:
-    with serving.serving(tmp_path / "data", adapter_bytes=5000) as served:
+    _, bank = serving.recorded()
+    layers = tuple(name for names in bank.targets.values() for name in names)
+    two, four = (bank.bytes_of(AdapterSpec(rank=rank, targets=layers)) for rank in (2, 4))
+    with serving.serving(tmp_path / "data", adapter_bytes=two + four - 1) as served:
         raw = Raw(served.url, served.key)
         raw.model(rank=2)
-        body: dict[str, Any] = {"model_seq_id": 0, "base_model": "bigram", "lora_config": {"rank": 4}}
-        full = raw.post("/create_model", session_id=raw.session(), **body)
-        assert full.status_code == 429
-        assert "this one needs 4096" in full.text
-        assert (
-            raw.post("/create_model", session_id=raw.session(), **{**body, "lora_config": {"rank": 5}}).status_code
-            == 422
-        )
+        body: dict[str, Any] = {"model_seq_id": 0, "base_model": BASE}
+        for rank, status, says in ((4, 429, f"this one needs {four}"), (8, 422, "")):
+            full = raw.post("/create_model", session_id=raw.session(), **body, lora_config={"rank": rank})
+            assert full.status_code == status
+            assert says in full.text
 
 
 def test_a_session_that_ended_gives_its_room_back(
@@ -225,7 +235,7 @@ def test_a_session_that_ended_gives_its_room_back(
         assert raw.post(f"/sessions/{session}/finish", reason={"type": "success"}).status_code == 204
         assert raw.post("/session_heartbeat", session_id=session).status_code == 410
         deadline = time.monotonic() + 10
-        while served.bank.adapters and time.monotonic() < deadline:
+        while served.bank.names and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert not served.bank.adapters
+        assert not served.bank.names
         assert "was unloaded" in raw.passing(model, 1).text

@@ -39,7 +39,7 @@ def status(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "status.json").read_text()))
 
 
-def step(trainer: Any, data: list[Any], loss: str = "cross_entropy", rate: float = 0.1) -> Any:
+def step(trainer: Any, data: list[Any], loss: str = "cross_entropy", rate: float = 5e-3) -> Any:
     import tinker
 
     passed = trainer.forward_backward(data, loss)
@@ -54,7 +54,7 @@ def reinforcing(datum: Callable[..., Any], advantages: list[float]) -> Any:
 def test_curves_are_those_of_the_passes(served: Any, client: Any, datum: Callable[..., Any], tmp_path: Path) -> None:
     import numpy as np
 
-    trainer = client.create_lora_training_client(base_model="bigram", rank=3, seed=7).result()
+    trainer = client.create_lora_training_client(base_model="whet/tiny", rank=3, seed=7).result()
     imitated = [
         datum(IDS, target_tokens=TARGETS, weights=[0.0, 1.0, 1.0, 0.5]),
         datum(IDS[:2], target_tokens=TARGETS[:2], weights=[1.0, 1.0]),
@@ -67,7 +67,7 @@ def test_curves_are_those_of_the_passes(served: Any, client: Any, datum: Callabl
     one, two = rows(folder)
     assert (one["step"], one["data/rows"], one["seq_len/mean"], one["seq_len/trained_mean"]) == (1, 2, 3, 2.5)
     assert one["optim/loss"] == pytest.approx(first.metrics["loss:sum"] / 5)
-    assert (one["optim/lr"], two["optim/lr"]) == (0.1, 0.2)
+    assert (one["optim/lr"], two["optim/lr"]) == (5e-3, 0.2)
     assert one["optim/grad_norm"] > 0
     assert "policy/kl" not in one
     assert two["advantage/mean"] == pytest.approx((6 - 4) / 7)
@@ -97,7 +97,7 @@ def test_the_dashboard_and_the_list_show_them(
 
     monkeypatch.setattr("whet.tinker.trainer.TIDY_S", 0.0)
     served.server.decode = lambda ids: "-".join(f"<{id}>" for id in ids)
-    trainer = client.create_lora_training_client(base_model="bigram", rank=3, seed=7).result()
+    trainer = client.create_lora_training_client(base_model="whet/tiny", rank=3, seed=7).result()
     prompted = datum(IDS, target_tokens=TARGETS, logprobs=[0, 0, -1, -1], advantages=[0, 0, 0.5, 0.5])
     step(trainer, [reinforcing(datum, [1.0] * 4)] * 2 + [prompted] * 9, "importance_sampling")
     for _ in range(5):
@@ -111,7 +111,7 @@ def test_the_dashboard_and_the_list_show_them(
     web = TestClient(create_app(data, Site()), base_url="http://localhost")
     listed = web.get("/runs").text
     assert folder.name in listed
-    assert "hub-admin · training · bigram" in listed
+    assert "hub-admin · training · whet/tiny" in listed
     (run,) = web.get("/api/v1/runs").json()["items"]
     assert (run["state"], run["step"], run["owner"]) == ("running", 6, "hub-admin")
     page = web.get(f"/runs/{run['id']}").text
@@ -164,7 +164,7 @@ def test_a_start_goes_on_with_the_same_lines(serving: Any, tmp_path: Path, datum
     one = datum(IDS, target_tokens=TARGETS, weights=[1.0] * 4)
     with serving.serving(tmp_path / "data") as served:
         client = tinker.ServiceClient(base_url=served.url, api_key=served.key)
-        trainer = client.create_lora_training_client(base_model="bigram", rank=3, seed=7).result()
+        trainer = client.create_lora_training_client(base_model="whet/tiny", rank=3, seed=7).result()
         for _ in range(3):
             step(trainer, [one])
         port = int(served.url.rpartition(":")[2])
@@ -194,7 +194,7 @@ def test_a_folder_that_cannot_be_written_stops_no_training(
     import shutil
 
     one = datum(IDS, target_tokens=TARGETS, weights=[1.0] * 4)
-    trainer = client.create_lora_training_client(base_model="bigram", rank=3, seed=7).result()
+    trainer = client.create_lora_training_client(base_model="whet/tiny", rank=3, seed=7).result()
     step(trainer, [one])
     (folder,) = folders(tmp_path / "data")
     until(lambda: len(rows(folder)) == 1)
@@ -215,7 +215,7 @@ def test_clients_that_fall_silent_and_servers_that_are_killed(
     monkeypatch.setattr("whet.tinker.trainer.TIDY_S", 0.0)
     with serving.serving(tmp_path / "data", live_s=-1.0) as served:
         client = tinker.ServiceClient(base_url=served.url, api_key=served.key)
-        trainer = client.create_lora_training_client(base_model="bigram", rank=3, seed=7).result()
+        trainer = client.create_lora_training_client(base_model="whet/tiny", rank=3, seed=7).result()
         step(trainer, [one])
         (folder,) = folders(tmp_path / "data")
         until(lambda: status(folder)["state"] == "interrupted")
@@ -231,7 +231,7 @@ def test_figures_are_for_administrators(served: Any, client: Any, datum: Callabl
     from whet.hub.domain.accounts import DAY_S, add_account, issue
     from whet.hub.policy import Scope
 
-    trainer = client.create_lora_training_client(base_model="bigram", rank=3, seed=7).result()
+    trainer = client.create_lora_training_client(base_model="whet/tiny", rank=3, seed=7).result()
     one = datum(IDS, target_tokens=TARGETS, weights=[1.0] * 4)
     for _ in range(3):
         step(trainer, [one, one])

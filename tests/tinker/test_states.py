@@ -19,11 +19,11 @@ def trained(client: Any, datum: Callable[..., Any]) -> tuple[Any, Callable[[Any]
 
     one = datum([1, 2, 3], target_tokens=[2, 3, 4], weights=[1.0, 1.0, 1.0])
     trainer = client.create_lora_training_client(
-        base_model="bigram", rank=4, seed=3, user_metadata={"name": "first"}
+        base_model="whet/tiny", rank=4, seed=3, user_metadata={"name": "first"}
     ).result()
     for _ in range(3):
         trainer.forward_backward([one], "cross_entropy")
-        trainer.optim_step(tinker.AdamParams(learning_rate=0.05)).result()
+        trainer.optim_step(tinker.AdamParams(learning_rate=5e-3)).result()
     return trainer, lambda other: other.forward([one], "cross_entropy").result(timeout=20).metrics["loss:sum"]
 
 
@@ -32,7 +32,7 @@ def step(trainer: Any, datum: Callable[..., Any]) -> None:
 
     one = datum([4, 5, 6], target_tokens=[5, 6, 7], weights=[1.0, 1.0, 1.0])
     trainer.forward_backward([one], "cross_entropy").result()
-    trainer.optim_step(tinker.AdamParams(learning_rate=0.05)).result()
+    trainer.optim_step(tinker.AdamParams(learning_rate=5e-3)).result()
 
 
 def test_a_state_is_where_training_continues(client: Any, trained: Any, datum: Callable[..., Any]) -> None:
@@ -53,11 +53,11 @@ def test_loading_into_a_model(client: Any, trained: Any) -> None:
 
     trainer, loss = trained
     path = trainer.save_state("here").result().path
-    other = client.create_lora_training_client(base_model="bigram", rank=4, seed=9).result()
+    other = client.create_lora_training_client(base_model="whet/tiny", rank=4, seed=9).result()
     with pytest.warns(FutureWarning):
         other.load_state(path).result()
     assert loss(other) == loss(trainer)
-    smaller = client.create_lora_training_client(base_model="bigram", rank=2).result()
+    smaller = client.create_lora_training_client(base_model="whet/tiny", rank=2).result()
     with pytest.warns(FutureWarning), pytest.raises(tinker.RequestFailedError, match="another rank"):
         smaller.load_state(path).result()
 
@@ -92,14 +92,14 @@ def test_lists_and_times(served: Any, client: Any, trained: Any) -> None:
     rest.set_checkpoint_ttl_from_tinker_path(path, None).result()
     assert rest.list_checkpoints(trainer.model_id).result().checkpoints[0].expires_at is None
     run = rest.get_training_run(trainer.model_id).result()
-    assert (run.base_model, run.lora_rank, run.model_owner) == ("bigram", 4, "hub-admin")
+    assert (run.base_model, run.lora_rank, run.model_owner) == ("whet/tiny", 4, "hub-admin")
     assert run.user_metadata == {"name": "first"}
     assert run.last_checkpoint.tinker_path == path
     assert rest.get_training_run_by_tinker_path(path).result() == run
     runs = rest.list_training_runs(limit=1).result()
     assert (runs.training_runs, runs.cursor.total_count) == ([run], 1)
     info = rest.get_weights_info_by_tinker_path(path).result()
-    assert (info.base_model, info.lora_rank, info.train_mlp) == ("bigram", 4, True)
+    assert (info.base_model, info.lora_rank, info.train_mlp) == ("whet/tiny", 4, True)
     rest.delete_checkpoint_from_tinker_path(path).result()
     assert len(rest.list_checkpoints(trainer.model_id).result().checkpoints) == 1
     with pytest.raises(tinker.NotFoundError):
@@ -130,7 +130,7 @@ def test_sessions_are_listed_and_searched(served: Any) -> None:
         one = tinker.ServiceClient(
             base_url=served.url, api_key=served.key, display_name=name, user_metadata={"colour": name.split()[0]}
         )
-        one.create_lora_training_client(base_model="bigram", rank=1).result()
+        one.create_lora_training_client(base_model="whet/tiny", rank=1).result()
         clients.append(one)
     blue, red = (one.holder.get_session_id() for one in clients)
     rest = tinker.RestClient(base_url=served.url, api_key=served.key)
@@ -189,8 +189,8 @@ def test_downloads_are_a_peft_directory(served: Any, trained: Any) -> None:
     trainer, _ = trained
     path = trainer.save_weights_external("out").result().path
     links = tinker.RestClient(base_url=served.url, api_key=served.key).get_external_weights_urls(path).result()
-    assert set(links.urls) == {"adapter_config.json", "state.pt"}
-    assert httpx.get(links.urls["adapter_config.json"]).json() == {"r": 4}
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= set(links.urls)
+    assert httpx.get(links.urls["adapter_config.json"]).json()["r"] == 4
     url = links.urls["adapter_config.json"]
     assert httpx.get(url[:-4] + "AAAA").status_code == 404
     sampler = trainer.save_weights_for_sampler("out").result().path

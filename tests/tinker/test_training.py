@@ -19,7 +19,7 @@ def passes(trainer: Any, data: list[Any], loss: str = "cross_entropy", config: M
 
 @pytest.fixture
 def trainer(client: Any) -> Any:
-    return client.create_lora_training_client(base_model="bigram", rank=4, seed=1).result()
+    return client.create_lora_training_client(base_model="whet/tiny", rank=4, seed=1).result()
 
 
 def test_steps_lower_the_loss(trainer: Any, datum: Callable[..., Any]) -> None:
@@ -29,7 +29,7 @@ def test_steps_lower_the_loss(trainer: Any, datum: Callable[..., Any]) -> None:
     losses = []
     for _ in range(12):
         passed = trainer.forward_backward([datum(IDS, target_tokens=TARGETS, weights=ONES)], "cross_entropy")
-        stepped = trainer.optim_step(types.AdamParams(learning_rate=0.1))
+        stepped = trainer.optim_step(types.AdamParams(learning_rate=5e-3))
         output = passed.result()
         losses.append(output.metrics["loss:sum"])
         assert output.loss_fn_outputs[0]["logprobs"].shape == [4]
@@ -78,12 +78,12 @@ def test_a_custom_loss_has_the_gradient_of_the_client(
 
     output = trainer.forward_backward_custom([datum(IDS, target_tokens=TARGETS)], squared).result(timeout=20)
     assert output.metrics["mine"] == 1.0
-    gradient = served.bank.adapters[trainer.model_id][0][1].grad.clone()
+    gradient = served.bank.gradient(trainer.model_id)
     trainer.optim_step(types.AdamParams(learning_rate=0.0)).result()
     p = trainer.forward([datum(IDS, target_tokens=TARGETS)], "cross_entropy").result()
     weights = -2 * p.loss_fn_outputs[0]["logprobs"].to_numpy()
     passes(trainer, [datum(IDS, target_tokens=TARGETS, weights=weights)])
-    assert torch.allclose(served.bank.adapters[trainer.model_id][0][1].grad, gradient, rtol=1e-5)
+    assert torch.allclose(served.bank.gradient(trainer.model_id), gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_a_batch_of_several_chunks_is_one_result(trainer: Any, datum: Callable[..., Any]) -> None:
@@ -95,7 +95,7 @@ def test_a_batch_of_several_chunks_is_one_result(trainer: Any, datum: Callable[.
 
 
 def test_several_models_share_a_pass(client: Any, served: Any, datum: Callable[..., Any]) -> None:
-    trainers = [client.create_lora_training_client(base_model="bigram", rank=1 + i).result() for i in range(4)]
+    trainers = [client.create_lora_training_client(base_model="whet/tiny", rank=1 + i).result() for i in range(4)]
     futures = []
     for _ in range(20):
         one = [datum(IDS, target_tokens=TARGETS, weights=ONES)]
@@ -115,7 +115,7 @@ def test_several_models_share_a_pass(client: Any, served: Any, datum: Callable[.
         ("ppo", None, {"advantages": ONES}, "'logprobs' is missing"),
         ("ppo", None, {"logprobs": ONES, "advantages": [1.0, np.nan, 1.0, 1.0]}, "advantages: a value is not finite"),
         ("ppo", None, {"logprobs": ONES, "advantages": [1.0]}, "its shape is [1]"),
-        ("cross_entropy", None, {"target_tokens": [1, 2, 3, 99]}, "the id 99 is not in 0 to 31"),
+        ("cross_entropy", None, {"target_tokens": [1, 2, 3, 999]}, "the id 999 is not in 0 to 511"),
         ("cross_entropy", None, {"target_tokens": [1, 2]}, "one integer for each of the 4 tokens"),
         ("cross_entropy", None, {"advantages": ONES}, "no input 'advantages'"),
     ],
@@ -135,7 +135,7 @@ def test_what_is_wrong_is_named_and_harms_nothing(
 def test_ids_and_lengths_are_checked(trainer: Any, datum: Callable[..., Any]) -> None:
     import tinker
 
-    for ids, said in (([1, 2, 3, 32], "the id 32"), ([1] * 65, "it has 65 tokens; there have to be 1 to 64")):
+    for ids, said in (([1, 2, 3, 512], "the id 512"), ([1] * 1025, "it has 1025 tokens; there have to be 1 to 1024")):
         with pytest.raises(tinker.RequestFailedError, match=said):
             passes(trainer, [datum(ids, target_tokens=[1] * len(ids))])
 
@@ -144,13 +144,13 @@ def test_models_that_cannot_be_made_are_refused(client: Any) -> None:
     import tinker
 
     for how, said in (
-        ({"base_model": "other"}, "this server has 'bigram', not 'other'"),
+        ({"base_model": "other"}, "this server has 'whet/tiny', not 'other'"),
         ({"rank": 0}, "it is 0; this server has 1 to 512"),
         ({"rank": 10_000}, "it is 10000"),
         ({"optimizer": tinker.DimuonOptimizerConfig()}, "there is no optimiser 'dimuon' here"),
     ):
         with pytest.raises(tinker.UnprocessableEntityError, match=said):
-            client.create_lora_training_client(**{"base_model": "bigram", **how}).result()
+            client.create_lora_training_client(**{"base_model": "whet/tiny", **how}).result()
 
 
 def test_parameters_of_a_step_are_checked(trainer: Any, served: Any) -> None:

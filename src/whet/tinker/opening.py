@@ -17,7 +17,7 @@ from whet.rl.learner.adapters.bank import AdapterBank
 from whet.rl.learner.config import LearnerConfig, Precision
 from whet.rl.learner.make import Base, make_bank
 from whet.tinker.sampling import Sampling
-from whet.tinker.server import Bank, ServedBase, TinkerLimits, TinkerServer
+from whet.tinker.server import ServedBase, TinkerLimits, TinkerServer
 from whet.tinker.storage.tables import TINKER_SCHEMA
 from whet.tinker.trainer import Trainer
 from whet.tinker.wire import TokenLimits
@@ -67,7 +67,7 @@ def load_base(
 def open_server(
     data: Path,
     base: ServedBase,
-    bank: Bank,
+    bank: AdapterBank,
     database: str | None = None,
     limits: TinkerLimits | None = None,
     sampled: Sampled | None = None,

@@ -6,33 +6,20 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from whet.errors import WhetError
 from whet.hub.domain.hub import Hub
-from whet.rl.learner.adapters.work import AdamParams, AdapterOutput, AdapterSpec, AdapterWork
+from whet.rl.learner.adapters.work import AdapterSpec
 from whet.tinker.wire import TokenLimits
 
 if TYPE_CHECKING:
+    from whet.rl.learner.adapters.bank import AdapterBank
     from whet.tinker.sampling import Sampling
 
 GIB = 1 << 30
-
-
-class Bank(Protocol):
-    """What the server needs of `rl.learner.adapters.bank.AdapterBank`; called from one thread."""
-
-    def create(self, name: str, spec: AdapterSpec) -> None: ...
-    def remove(self, name: str) -> None: ...
-    def forward_backward(self, works: Sequence[AdapterWork]) -> list[AdapterOutput | WhetError]: ...
-    def optim_step(self, name: str, params: AdamParams) -> dict[str, float]: ...
-    def save(self, name: str, directory: Path, optimizer: bool = True) -> None: ...
-    def load(self, name: str, directory: Path, optimizer: bool = True) -> None: ...
-    def export(self, name: str, directory: Path) -> None: ...
-    def bytes_of(self, spec: AdapterSpec) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +90,7 @@ class TinkerServer:
     hub: Hub
     data: Path
     base: ServedBase
-    bank: Bank
+    bank: AdapterBank
     limits: TinkerLimits = field(default_factory=TinkerLimits)
     answers: AnswerEvents = field(default_factory=AnswerEvents)
     work: threading.Event = field(default_factory=threading.Event)

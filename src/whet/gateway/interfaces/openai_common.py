@@ -20,13 +20,10 @@ class StreamOptions(Body):
     include_usage: bool = False
 
 
-class SamplingBody(Body):
-    """The fields of both interfaces."""
+class SamplingFields(Body):
+    """How to draw tokens, as vLLM and OpenAI name it."""
 
-    model: str
     n: int | None = Field(None, ge=1, le=128)
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(None, ge=1, le=INT64["le"])
     temperature: float | None = Field(None, ge=0, le=100, allow_inf_nan=False)
     top_p: float | None = Field(None, ge=0, le=1)
@@ -34,6 +31,14 @@ class SamplingBody(Body):
     min_p: float | None = Field(None, ge=0, le=1)
     stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
     seed: int | None = Field(None, ge=INT64["ge"], le=INT64["le"])
+
+
+class SamplingBody(SamplingFields):
+    """The fields of both interfaces."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
 
     def turn(

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, StrictInt
 
-from whet.gateway.interfaces.openai_common import Stop, usage_of
+from whet.gateway.interfaces.openai_common import SamplingFields, usage_of
 from whet.gateway.interfaces.openai_common import write_error as write_error
-from whet.gateway.wire import INT64, AnswerId, Body, EventWriter, RequestError, TurnRequest, given, read_body
+from whet.gateway.wire import AnswerId, Body, EventWriter, RequestError, TurnRequest, given, read_body
 from whet.inference.protocol import MOST_STOPS
 from whet.types import Response
 
@@ -22,18 +22,10 @@ _OFF = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, 
 _NOT_POSSIBLE = ("logit_bias", "bad_words", "allowed_token_ids", "structured_outputs", "prompt_logprobs")
 
 
-class TokenSampling(Body):
+class TokenSampling(SamplingFields):
     """The sampling parameters that are read; what would change the answer otherwise is refused."""
 
-    n: int | None = Field(None, ge=1, le=128)
-    max_tokens: int | None = Field(None, ge=1, le=INT64["le"])
-    temperature: float | None = Field(None, ge=0, le=100, allow_inf_nan=False)
-    top_p: float | None = Field(None, ge=0, le=1)
-    top_k: int | None = Field(None, ge=-1, le=INT64["le"])
-    min_p: float | None = Field(None, ge=0, le=1)
-    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MOST_STOPS)] | None = None
-    seed: int | None = Field(None, ge=INT64["ge"], le=INT64["le"])
     logprobs: int | None = Field(None, ge=0, le=1)
 
 

@@ -29,11 +29,13 @@ NAMES = {
     "fk": "fk_%(table_name)s_%(column_0_name)s",
     "pk": "pk_%(table_name)s",
 }
+TYPES = {str: Text, float: Float(53), bool: Boolean, dict[str, Any]: JSON, list[Any]: JSON, list[str]: JSON}
+"""What a column is where its annotation alone says it; of the hub, and of the servers that stand on it."""
 
 
 class Base(DeclarativeBase):
     metadata = MetaData(naming_convention=NAMES)
-    type_annotation_map = {str: Text, float: Float(53), bool: Boolean, dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012
+    type_annotation_map = TYPES
 
 
 def _name() -> Any:

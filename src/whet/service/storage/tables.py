@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
-    Boolean,
-    Float,
     ForeignKey,
     Index,
     Integer,
     LargeBinary,
     MetaData,
     String,
-    Text,
     inspect,
 )
 from sqlalchemy import UniqueConstraint as Unique
@@ -26,12 +22,12 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from whet.errors import ConfigError
 from whet.hub.storage.database import Database, Schema
-from whet.hub.storage.tables import NAMES
+from whet.hub.storage.tables import NAMES, TYPES
 
 
 class ServiceBase(DeclarativeBase):
     metadata = MetaData(naming_convention=NAMES)
-    type_annotation_map = {str: Text, float: Float(53), bool: Boolean, dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012
+    type_annotation_map = TYPES
 
 
 def _name() -> Any:

@@ -6,27 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
-    Boolean,
-    Float,
     ForeignKey,
     Index,
     LargeBinary,
     MetaData,
     String,
-    Text,
 )
 from sqlalchemy import UniqueConstraint as Unique
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from whet.hub.storage.database import Schema
-from whet.hub.storage.tables import NAMES
+from whet.hub.storage.tables import NAMES, TYPES
 
 
 class TinkerBase(DeclarativeBase):
     metadata = MetaData(naming_convention=NAMES)
-    type_annotation_map = {str: Text, float: Float(53), bool: Boolean, dict[str, Any]: JSON, list[str]: JSON}  # noqa: RUF012
+    type_annotation_map = TYPES
 
 
 def _owner() -> Any:
