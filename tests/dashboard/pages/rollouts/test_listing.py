@@ -146,3 +146,13 @@ def test_questions_show_what_differs_beside_the_answer_and_what_was_expected(run
 )
 def test_words_that_all_texts_share_are_left_out(texts: list[str], shown: list[str]) -> None:
     assert [one.strip() for one in differing(texts)] == [one.strip() for one in shown]
+
+
+def test_run_without_rollouts_has_an_empty_list(runs: Runs, browser: Browser) -> None:
+    (runs.training("young") / "rollouts").rmdir()
+    imitated = runs.training("copy", config='model = "whet/tiny"\n[data]\npath = "a"\n')
+    (imitated / "rollouts").rmdir()
+    for name, says in (("young", "as soon as its first step is done"), ("copy", "makes none")):
+        html = page(browser, f"/runs/{browser.id(name)}/rollouts")
+        assert "No rollouts yet" in html
+        assert says in html

@@ -14,7 +14,8 @@ from starlette.responses import Response
 
 from whet.dashboard.call import ByFilter, Call, Flag, RunId, Words, filter_of
 from whet.dashboard.data.rollouts import RolloutQuery, facets, rollout_page
-from whet.dashboard.data.stores import OpenStore
+from whet.dashboard.data.stores import OpenStore, source_of
+from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, address, render, run_path
 from whet.errors import RunError
@@ -134,7 +135,9 @@ def rollouts_page(request: Request, call: Call, run: RunId, query: Listed) -> Re
     form = {name: query.values.get(name, "") for name in ("search", "reward_from", "reward_to")}
     values: dict[str, Any] = {"run": library_run, "here": here, "form": form, "narrowed": bool(query.values)}
     values["filtered"] = bool(query.values.keys() - {"search"})
-    if library_run.directory is None or library_run.kind == "sft":
+    try:
+        source_of(library_run)
+    except DashboardError:  # it has none, yet or ever
         return render(request, "rollouts.html", **values, **_nothing(library_run))
     with call.data.stores.use(library_run) as opened:
         listed = rollout_page(
