@@ -47,18 +47,61 @@ def transport(http: ModuleType, *, most: int, kept: int) -> Any:
         network_backend=_Network(core.AnyIOBackend(), core.WriteError, contact.made),
         socket_options=_keep_alive(),
     )
-    pooled = http.AsyncHTTPTransport(verify=False)
-    pooled._pool = Connections(connection, core, contact, most=most, kept=kept)  # the library takes no pool by name
-    return pooled
+    return Connections(connection, Wire(http, core), contact, most=most, kept=kept)
+
+
+class Wire:
+    """Requests and responses of `http` as those of `core`, the library that sends them; errors have the same names."""
+
+    def __init__(self, http: ModuleType, core: ModuleType) -> None:
+        self.http, self.core = http, core
+        self._errors = (core.TimeoutException, core.NetworkError, core.ProtocolError, core.UnsupportedProtocol)
+        outer = self
+
+        class Body(http.AsyncByteStream):  # type: ignore[name-defined, misc]  # clients insist on their own type
+            """The body of a response, whose connection is free again once it is closed."""
+
+            def __init__(self, body: Any, give_back: Callable[[], Any]) -> None:
+                self._body, self._give_back = body, give_back
+
+            async def __aiter__(self) -> AsyncIterator[bytes]:
+                with outer.errors():
+                    async for part in self._body:
+                        yield part
+
+            async def aclose(self) -> None:
+                try:
+                    await self._body.aclose()
+                finally:
+                    await self._give_back()
+
+        self.body = Body
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            raise getattr(self.http, type(error).__name__)(str(error)) from error
+
+    def request(self, request: Any) -> Any:
+        url = request.url
+        target = self.core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+        parts = {"headers": request.headers.raw, "content": request.stream, "extensions": request.extensions}
+        return self.core.Request(request.method, target, **parts)
+
+    def response(self, response: Any, give_back: Callable[[], Any]) -> Any:
+        body = self.body(response.stream, give_back)
+        return self.http.Response(
+            response.status, headers=response.headers, stream=body, extensions=response.extensions
+        )
 
 
 class Connections:
-    """In place of the library's pool. `make` gives a connection to an origin. Of one event loop at a time."""
+    """A transport of `wire.http`. `make` gives a connection to an origin. Of one event loop at a time."""
 
-    def __init__(
-        self, make: Callable[[Any], Any], core: ModuleType, contact: FirstContact, *, most: int, kept: int
-    ) -> None:
-        self._make, self._core, self._contact = make, core, contact
+    def __init__(self, make: Callable[[Any], Any], wire: Wire, contact: FirstContact, *, most: int, kept: int) -> None:
+        self._make, self._wire, self._core, self._contact = make, wire, wire.core, contact
         self._most, self._kept = most, kept
         self._loop: asyncio.AbstractEventLoop | None = None
         self._forget()
@@ -72,6 +115,10 @@ class Connections:
         if self._loop is not (loop := asyncio.get_running_loop()):
             self._loop = loop
             self._forget()  # connections end with the loop they were opened on
+        with self._wire.errors():
+            return await self._send(self._wire.request(request))
+
+    async def _send(self, request: Any) -> Any:
         await self._place(request.extensions.get("timeout", {}).get("pool"))
         try:
             connection = await self._free(request.url.origin)
@@ -87,8 +134,7 @@ class Connections:
             if unreachable and self._contact.failed() and may_give_up():
                 raise GivenUp(reason(error)) from error
             raise
-        response.stream = _Answer(response.stream, functools.partial(self._back, connection))
-        return response
+        return self._wire.response(response, functools.partial(self._back, connection))
 
     async def _place(self, timeout: float | None) -> None:
         if not self._places.locked():
@@ -133,23 +179,6 @@ class Connections:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-class _Answer:
-    """The body of a response, whose connection is free again once it is closed."""
-
-    def __init__(self, body: Any, give_back: Callable[[], Any]) -> None:
-        self._body, self._give_back = body, give_back
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        parts: AsyncIterator[bytes] = self._body.__aiter__()
-        return parts
-
-    async def aclose(self) -> None:
-        try:
-            await self._body.aclose()
-        finally:
-            await self._give_back()
 
 
 class _Network:
