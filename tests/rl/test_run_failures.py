@@ -74,18 +74,27 @@ def test_a_reward_that_always_raises_stops_the_run_and_names_it(config) -> None:
 FLAKY = """
     import random
     draws = globals().setdefault("draws", random.Random(0))
-    if draws.random() < 0.1:
+    if draws.random() < RATE:
         raise RuntimeError("once in a while")
     return draws.random()
 """
 
 
-def test_an_ordinary_rate_of_failing_rollouts_does_not_end_the_run(config, tmp_path: Path) -> None:
-    large = ("--batch_size", "16", "--rollouts_per_example", "16", "--sampling.max_tokens", "2")
-    outcome = outcome_of(config(*large, reward=FLAKY.strip()))
+@pytest.mark.parametrize("group", [4, 16])
+@pytest.mark.parametrize("rate", [0.05, 0.3])
+def test_groups_are_trained_without_the_rollouts_that_failed(config, tmp_path: Path, rate: float, group: int) -> None:
+    large = ("--batch_size", "32", "--rollouts_per_example", str(group), "--sampling.max_tokens", "2")
+    outcome = outcome_of(config(*large, "--max_retries", "0", reward=FLAKY.strip().replace("RATE", str(rate))))
     assert (outcome.state, outcome.step) == ("finished", 3), outcome.message
-    metrics = [json.loads(line) for line in (tmp_path / "runs" / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert sum(line["groups/replaced"] for line in metrics) > 0
+    run = tmp_path / "runs" / "run"
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    errors = [json.loads(line) for line in (run / "errors.jsonl").read_text().splitlines()]
+    whole = [line for line in metrics if not line["groups/replaced"]]
+    assert whole
+    for line in whole:
+        errored = sum(error["rollouts"] for error in errors if error["step"] == line["step"])
+        assert line["rollouts/errored_frac"] == errored / 32
+    assert sum(error["rollouts"] for error in errors) > 0
 
 
 def test_rollouts_that_fail_are_attempted_again_as_often_as_the_config_says(config) -> None:

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -222,9 +223,14 @@ class ReinforcementRun(TrainingRun):
                 in_order=config.repeatable,
                 start=self.backend.start_worker,
             )
-        min_variance, errored = config.buffer.difficulty_threshold, config.buffer.max_errored_groups
+        new_filter = partial(
+            GroupFilter,
+            config.buffer.difficulty_threshold,
+            max_errored_groups=config.buffer.max_errored_groups,
+            min_group_size=config.buffer.min_group_size,
+        )
         if not config.asynchronous:
-            return SyncSource(runner, self._curriculum(), config.groups_per_batch, min_variance, errored)
+            return SyncSource(runner, self._curriculum(), config.groups_per_batch, new_filter)
         lead = Lead(
             config.groups_per_batch,
             config.max_async_level,
@@ -232,8 +238,7 @@ class ReinforcementRun(TrainingRun):
             config.max_off_policy_steps,
             parts=PARTS if config.algorithm.learns_in_parts else 1,
         )
-        group_filter = GroupFilter(min_variance, max_errored_groups=errored)
-        return AsyncSource(runner, self._curriculum(), RolloutBuffer(lead, group_filter))
+        return AsyncSource(runner, self._curriculum(), RolloutBuffer(lead, new_filter()))
 
     def _temperature(self) -> float:
         """Of rollouts that begin now."""

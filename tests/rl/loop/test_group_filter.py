@@ -19,7 +19,21 @@ def group(
     return Group(slot, DrawnTask(10 * slot + attempt, 0, slot, 0), "env", states)
 
 
-def test_a_group_with_an_errored_rollout_is_replaced_and_counted() -> None:
+def test_a_group_goes_on_without_its_errored_rollouts() -> None:
+    group_filter, one = GroupFilter(), group(0, [0, 1, 1], error=RewardError("no"))
+    assert group_filter.decide(one) is one
+    assert [state["reward"] for state in one.states] == [1, 1]
+    assert (group_filter.tally.errored_rollouts, group_filter.tally.unused_rollouts) == (1, 1)
+    assert not group_filter.tally.rejected
+
+
+def test_a_group_whose_environment_compared_its_rollouts_has_to_be_whole() -> None:
+    one = group(0, [0, 1, 1], error=RewardError("no"))
+    one.own_advantages = True
+    assert GroupFilter().decide(one) is None
+
+
+def test_a_group_with_too_few_scored_rollouts_is_replaced_and_counted() -> None:
     group_filter, second = GroupFilter(), group(0, [0, 1], attempt=1)
     assert group_filter.decide(group(0, [0, 1], error=RewardError("no"))) is None
     assert group_filter.decide(second) is second
@@ -54,20 +68,21 @@ def test_nothing_but_errors_stops_the_run_with_the_commonest_one() -> None:
         group_filter.decide(group(0, [0, 1], error=broken, errored=2))
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.1])
-def test_an_ordinary_rate_of_failing_rollouts_does_not_stop_the_run(rate: float) -> None:
+@pytest.mark.parametrize("rate", [0.05, 0.1, 0.3])
+@pytest.mark.parametrize("size", [4, 16])
+def test_an_ordinary_rate_of_failing_rollouts_does_not_stop_the_run(rate: float, size: int) -> None:
     draws, group_filter, failed = random.Random(0), GroupFilter(), RewardError("now and then")
     filled = attempts = 0
     while filled < 100 and attempts < 2000:
-        errored = sum(draws.random() < rate for _ in range(16))
+        errored = sum(draws.random() < rate for _ in range(size))
         attempts += 1
-        one = group(0, [0.0] * 15 + [1.0], error=failed if errored else None, attempt=attempts, errored=errored)
+        one = group(0, [0.0] * (size - 1) + [1.0], error=failed if errored else None, attempt=attempts, errored=errored)
         filled += group_filter.decide(one) is one
     assert filled == 100
 
 
 def test_a_rate_of_failing_rollouts_that_spares_no_group_stops_the_run() -> None:
-    group_filter, half = GroupFilter(), group(0, [0.0] * 16, error=RewardError("half of them"), errored=8)
+    group_filter, half = GroupFilter(min_group_size=9), group(0, [0.0] * 16, error=RewardError("half"), errored=8)
     for _ in range(15):
         assert group_filter.decide(half) is None
     with pytest.raises(TrainingError, match="16 groups in a row had errored rollouts"):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, cast
 
 from whet.rl.data.curriculum import DrawnTask, MixedCurriculum, Pool
-from whet.rl.loop.group import Group
+from whet.rl.loop.group import Group, GroupFilter
 from whet.rl.loop.sources import SyncSource
 from whet.types import State
 
@@ -28,7 +29,9 @@ class Runner:
 
 def test_a_batch_is_in_slot_order_whatever_finished_first() -> None:
     runner, seen = Runner(5), list[tuple[int, int]]()
-    source = SyncSource(cast(Any, runner), MixedCurriculum([Pool("e", 100, 1.0)], seed=0), 5, min_variance=0.1)
+    source = SyncSource(
+        cast(Any, runner), MixedCurriculum([Pool("e", 100, 1.0)], seed=0), 5, partial(GroupFilter, min_variance=0.1)
+    )
     part = asyncio.run(source.part(lambda done, total: seen.append((done, total))))
     assert [group.slot for group in part.groups] == [0, 1, 2, 3, 4]
     assert runner.attempts == [1, 2, 1, 1, 1]

@@ -263,6 +263,9 @@ class BufferConfig(DifficultyRule):
     max_errored_groups: int = Field(
         8, ge=1, description="Groups' worth of rollouts that may fail in a row for one slot before the run stops."
     )
+    min_group_size: int = Field(
+        2, ge=2, description="Rollouts without an error that a group needs to be trained; with fewer it is replaced."
+    )
     curriculum: str | None = Field(
         None, description="Another order of tasks: 'package.module:name', called with pools and seed."
     )

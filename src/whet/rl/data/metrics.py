@@ -164,7 +164,7 @@ def step_metrics(
 ) -> dict[str, float]:
     """One line of metrics.jsonl, without its step; `assembly` are those of `assembly_metrics` and `mismatch`."""
     states = [state for group in groups for state in group.states]
-    attempted = len(states) + tally.replaced * len(groups[0].states) + tally.cancelled_rollouts
+    attempted = len(states) + tally.unused_rollouts + tally.cancelled_rollouts
     lengths = np.array([len(sequence.ids) for sequence in sequences])
     trained = np.array([int(sequence.trained.sum()) for sequence in sequences])
     per_token = {name: total / loss.tokens for name, total in loss.sums.items()}

@@ -4,14 +4,18 @@
 
 Whether a finished group may fill its slot of a batch. Pure: no asyncio, no clock, no I/O.
 
-    open ──accept──▶ filled                    every rollout scored, enough variance
-      └────reject──▶ open (attempt + 1)        a rollout errored, or the rewards are all too alike
+    open ──accept──▶ filled                    enough rollouts scored, enough variance
+      └────reject──▶ open (attempt + 1)        too many rollouts errored, or the rewards are all too alike
 
 The best group with too little variance is kept for its slot, and fills it when the slot's attempts are used up: it
 teaches nothing, but it is an honest sample and the batch keeps its size. Where groups can become too old, kept groups
-that have are dropped (`forget`). Errored groups never fill a slot. The run stops with the most frequent error when the
-groups of a slot keep failing: when as many of their rollouts have, group after group, as `max_errored_groups` groups
-hold. So a broken environment stops it after so many groups, and a rate that spares a group now and then does not.
+that have are dropped (`forget`).
+
+A group with at least `min_group_size` scored rollouts goes on without its errored ones: its baseline is that of what is
+left. One whose environment sets advantages itself has to be whole. Other errored groups never fill a slot. The run
+stops with the most frequent error when the groups of a slot keep failing: when as many of their rollouts have, group
+after group, as `max_errored_groups` groups hold. So a broken environment stops it after so many groups, and a rate that
+spares a group now and then does not.
 """
 
 from __future__ import annotations
@@ -80,6 +84,7 @@ class Tally:
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)  # rollouts, by environment and what happened
     errored_rollouts: int = 0
     cancelled_rollouts: int = 0  # too old before they were finished
+    unused_rollouts: int = 0  # finished ones that are not in the batch
     lost_lengths: list[float] = field(default_factory=list)  # sampled tokens of rollouts too old to be trained
 
     @property
@@ -153,6 +158,8 @@ MAX_ATTEMPTS = 8
 """Groups tried for one slot of a batch before it is filled with the best of them."""
 MAX_ERRORED_GROUPS = 8
 """Default of `[buffer] max_errored_groups`."""
+MIN_GROUP_SIZE = 2
+"""Default of `[buffer] min_group_size`: with one rollout there is nothing to compare it with."""
 
 
 @dataclass(slots=True)
@@ -162,6 +169,7 @@ class GroupFilter:
     min_variance: float = 0.0
     max_attempts: int = MAX_ATTEMPTS
     max_errored_groups: int = MAX_ERRORED_GROUPS
+    min_group_size: int = MIN_GROUP_SIZE
     tally: Tally = field(default_factory=Tally)
     _kept: dict[int, Group] = field(default_factory=dict)
     _attempts: Counter[int] = field(default_factory=Counter)
@@ -180,6 +188,7 @@ class GroupFilter:
             self._forget(slot)
             return group
         self.tally.rejected[rejection] += 1
+        self.tally.unused_rollouts += len(group.states)
         best = self._kept.get(slot) if self._attempts[slot] >= self.max_attempts else None
         if best is not None:
             self._forget(slot)
@@ -197,7 +206,11 @@ class GroupFilter:
             self._failed[group.slot] += len(group.errors)
             self.tally.errored_rollouts += len(group.errors)
             self.tally.errors.update((group.environment, describe_error(error)) for error in group.errors)
-            return "errored"
+            scored = [state for state in group.states if state.get("error") is None]
+            if group.own_advantages or len(scored) < self.min_group_size:
+                return "errored"
+            self.tally.unused_rollouts += len(group.errors)
+            group.states = scored
         self._errored[group.slot] = self._failed[group.slot] = 0
         variance = float(group.rewards_G.var())
         if variance >= self.min_variance:

@@ -147,6 +147,7 @@ class RolloutBuffer:
 
     def _lose(self, old: Sequence[Group]) -> None:
         self.group_filter.tally.rejected["too old"] += len(old)
+        self.group_filter.tally.unused_rollouts += sum(len(group.states) for group in old)
         self.group_filter.tally.lost_lengths += lengths_of(old)
 
     def waiting(self) -> list[Group]:

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from whet.rl.data.curriculum import Curriculum, DrawnTask
-from whet.rl.loop.group import MAX_ERRORED_GROUPS, BatchPart, Group, GroupFilter, OnProgress
+from whet.rl.loop.group import BatchPart, Group, GroupFilter, OnProgress
 from whet.rl.loop.group_runner import GroupRunner
 from whet.rl.loop.rollout_buffer import RolloutBuffer
 from whet.system.cancellation import cancel
@@ -37,8 +38,7 @@ class SyncSource:
     runner: GroupRunner
     curriculum: Curriculum
     groups_per_batch: int
-    min_variance: float = 0.0
-    max_errored_groups: int = MAX_ERRORED_GROUPS
+    new_filter: Callable[[], GroupFilter] = GroupFilter  # for each batch
     _idle_since: float | None = None
 
     async def part(self, on_progress: OnProgress) -> BatchPart:
@@ -53,7 +53,7 @@ class SyncSource:
         return batch
 
     async def _fill(self, on_progress: OnProgress) -> BatchPart:
-        group_filter = GroupFilter(self.min_variance, max_errored_groups=self.max_errored_groups)
+        group_filter = self.new_filter()
         filled = dict[int, Group]()
         tasks = [self.curriculum.next_task() for _ in range(self.groups_per_batch)]
         attempted: list[Group] = []
