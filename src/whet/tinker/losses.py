@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from whet.hub.errors import HubError
+from whet.rl.algorithms.ppo import LARGEST_LOG_RATIO
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,12 +39,16 @@ def _cross_entropy(logprobs: Tensor, inputs: Inputs) -> Terms:
 
 
 def _importance_sampling(logprobs: Tensor, inputs: Inputs) -> Terms:
-    ratio = (logprobs - inputs["logprobs"]).exp()
-    return -(ratio * inputs["advantages"]).sum(), {}
+    advantages = inputs["advantages"]
+    # A token without advantage has no loss, whatever its ratio: 0 * inf is not 0.
+    ratio = (logprobs - inputs["logprobs"]).masked_fill(advantages == 0, 0.0).exp()
+    return -(ratio * advantages).sum(), {}
 
 
 def _ppo(logprobs: Tensor, inputs: Inputs, clip_low_threshold: float, clip_high_threshold: float) -> Terms:
-    ratio, advantages = (logprobs - inputs["logprobs"]).exp(), inputs["advantages"]
+    advantages, log_ratio = inputs["advantages"], logprobs - inputs["logprobs"]
+    # What the upper bound silences has gradient 0, also where its ratio would overflow.
+    ratio = log_ratio.where(advantages < 0, log_ratio.clamp(max=LARGEST_LOG_RATIO)).exp()
     clipped = ratio.clamp(clip_low_threshold, clip_high_threshold)
     return -(ratio * advantages).minimum(clipped * advantages).sum(), _clipped(ratio, clipped)
 
