@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,10 @@ _KIND_OF_PACKAGE: dict[str, ClientType] = {
 
 
 def resolve_client(client: Any) -> Client[Any, Any, Any, Any]:
-    """A client for a `Client`, a config, or a client of the `openai` or `anthropic` package (an asynchronous one)."""
+    """A client for a `Client`, a config, or an asynchronous client of the `openai` or `anthropic` package.
+
+    Trainers imitate the latter: what has an asynchronous `chat.completions.create` is called as `AsyncOpenAI` would be.
+    """
     if isinstance(client, Client):
         return client
     from whet.clients.config import ClientConfig, EndpointConfig
@@ -40,6 +44,9 @@ def resolve_client(client: Any) -> Client[Any, Any, Any, Any]:
         kind = _KIND_OF_PACKAGE.get(base.__name__)
         if kind is not None and base.__module__.partition(".")[0] in ("openai", "anthropic"):
             return _class_of(kind)(client)
+    create = getattr(getattr(getattr(client, "chat", None), "completions", None), "create", None)
+    if inspect.iscoroutinefunction(create):
+        return _class_of("openai_chat_completions")(client)
     raise ConfigError(f"the client is {type(client).__name__}; it should be a whet Client or a ClientConfig.")
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from whet.calls import describe
 from whet.clients.client import AnyClient
+from whet.clients.make import resolve_client
 from whet.envs.config.arguments import Check, check_values, keep_as_attributes, normalize_tool_defs, unknown_argument
 from whet.envs.config.texts import Worded, wording_of
 from whet.envs.datasets import RowDataset, build_dataset
@@ -207,6 +208,8 @@ class Environment(Worded, Running):
         self, input: RolloutInput, client: AnyClient, model: str, sampling_args: SamplingArgs | None = None
     ) -> State:
         """The state at the start of a rollout. It holds a copy of the row, so a rollout may write into it."""
+        if client is not None and not hasattr(client, "get_response"):  # called by a trainer, with a client of its own
+            client = resolve_client(client)
         row = copy_value(dict(input))
         info = row.get("info")
         if isinstance(info, str):

@@ -41,12 +41,21 @@ _OWN_ADVANTAGES = "steps_with_own_advantage"
 
 
 def within_score_sem(score: Callable[[R, T], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """A scoring method that takes `score_sem` as well, as trainers for 0.1.9 call it: a limit to be scored within."""
+    """A scoring method that takes `score_sem` as well, as trainers for 0.1.9 call it: a limit to be scored within.
+
+    Such a trainer reads rewards as numbers: a single rollout without one raises its error, and steps without a reward
+    of their own get the rollout's.
+    """
 
     @functools.wraps(score)
     async def limited(self: R, scored: T, score_sem: AbstractAsyncContextManager[Any] | None = None) -> None:
         async with score_sem or nullcontext():
             await score(self, scored)
+        if score_sem is not None and isinstance(scored, State):
+            if scored.get("error") is not None:
+                raise scored["error"]
+            for step in scored["trajectory"]:
+                step["reward"] = scored["reward"] if step["reward"] is None else step["reward"]
 
     return limited
 
