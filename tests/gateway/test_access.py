@@ -14,7 +14,7 @@ class Visitor:
     def __init__(self, name, models, counted):
         self.name, self.own, self.counted = name, models, counted
 
-    def models(self):
+    async def models(self):
         return list(self.own)
 
     def find(self, model):

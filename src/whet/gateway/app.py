@@ -212,18 +212,18 @@ class Gateway:
 
     async def _list_models(self, request: Request) -> HttpResponse:
         try:
-            visitor = await self._access.visitor(_key_of(request))
+            names = await (await self._access.visitor(_key_of(request))).models()
         except RequestError as error:
             return _refusal(request.url.path, error)
         created = int(time.time())
-        data = [{"id": name, "object": "model", "created": created, "owned_by": "whet"} for name in visitor.models()]
+        data = [{"id": name, "object": "model", "created": created, "owned_by": "whet"} for name in names]
         return _json({"object": "list", "data": data})
 
 
 async def _serve(visitor: Visitor, turn: TurnRequest, on_delta: OnDelta | None) -> Response:
     client = visitor.find(turn.model)
     if client is None:
-        known = ", ".join(visitor.models()) or "none"
+        known = ", ".join(await visitor.models()) or "none"
         raise RequestError(
             f"there is no model {turn.model!r} here; there are: {known}",
             status=404,

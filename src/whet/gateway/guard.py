@@ -111,7 +111,7 @@ def _name_in(url: str) -> str | None:
 class Visitor(Protocol):
     """What the requests with one key may use. What it may not see is for it as if it did not exist."""
 
-    def models(self) -> Sequence[str]:
+    async def models(self) -> Sequence[str]:
         """The names of the models that this key may use."""
 
     def find(self, model: str) -> AnyClient | None:
@@ -140,7 +140,7 @@ class OneKey:
             raise RequestError("the API key is missing or wrong", status=401)
         return self
 
-    def models(self) -> Sequence[str]:
+    async def models(self) -> Sequence[str]:
         return list(self._models)
 
     def find(self, model: str) -> AnyClient | None:

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from whet.hub.opening import UPSTREAM, open_hub
 from whet.hub.storage.database import migrate
 from whet.inference.architecture import Architecture
+from whet.inference.loading import Policy
 from whet.inference.model_names import find_local, resolve_model
 from whet.inference.plain.family import describe
-from whet.inference.protocol import Engine
 from whet.rl.learner.adapters.bank import AdapterBank
 from whet.rl.learner.config import LearnerConfig, Precision
 from whet.rl.learner.make import Base, make_bank
-from whet.tinker.sampling import Sampling
+from whet.tinker.sampling import OpenPolicy, Sampling
 from whet.tinker.server import ServedBase, TinkerLimits, TinkerServer
 from whet.tinker.storage.tables import TINKER_SCHEMA
 from whet.tinker.trainer import Trainer
 from whet.tinker.wire import TokenLimits
 
 
-class Sampled(NamedTuple):
-    """What a server samples with, the tokens that end an answer, and what tokens say."""
-
-    engine: Engine
-    end_ids: tuple[int, ...]
-    decode: Callable[[list[int]], str] | None = None
-
-
-def load_engine(model: str, *, device: str = "auto", dtype: Precision = "auto", held: Base = "dense") -> Sampled:
-    """The engine of a model whose adapters are trained in this process; a large base is shared with them.
+def load_engine(model: str, *, device: str = "auto", dtype: Precision = "auto", held: Base = "dense") -> OpenPolicy:
+    """The policy of a model whose adapters are trained in this process; a large base is shared with them.
 
     Raises `ModelLoadError`.
     """
@@ -46,7 +37,15 @@ def load_engine(model: str, *, device: str = "auto", dtype: Precision = "auto", 
         base_dtype=computation.base_dtype,
         batch_invariant=True,
     )
-    return Sampled(policy.engine, policy.renderer.stop_token_ids, policy.renderer.decode)
+
+    @contextlib.asynccontextmanager
+    async def opened() -> AsyncIterator[Policy]:
+        try:
+            yield policy
+        finally:
+            await policy.engine.close()
+
+    return opened
 
 
 def load_base(
@@ -70,7 +69,7 @@ def open_server(
     bank: AdapterBank,
     database: str | None = None,
     limits: TinkerLimits | None = None,
-    sampled: Sampled | None = None,
+    sampled: OpenPolicy | None = None,
 ) -> Iterator[tuple[TinkerServer, str | None]]:
     """The server of a folder, which resumes what waits in its log; at the first start also the key of its
     administrator.
@@ -84,9 +83,8 @@ def open_server(
         server = TinkerServer(hub, data, base, bank, limits or TinkerLimits())
         trainer = Trainer(server)
         if sampled is not None:
-            server.sampling = Sampling(sampled.engine, server.states, server.answers, server.limits, sampled.end_ids)
-            server.sampling.start()
-            server.decode = sampled.decode
+            server.sampling = Sampling(sampled, server.states, server.answers, server.limits)
+            server.decode = server.sampling.start().renderer.decode
         trainer.start()
         try:
             yield server, KEY + token if token is not None else None

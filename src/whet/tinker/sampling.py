@@ -1,4 +1,4 @@
-"""Samples: the engine in a thread and an event loop of its own, and answers in memory until they were fetched.
+"""Samples: the policy in a thread and an event loop of its own, and answers in memory until they were fetched.
 
 Sampling changes nothing, so nothing of it is in the log: after a kill an answer is gone, and clients send again.
 Adapters of the states that are sampled from are in the engine beside its base; those whose last use is longest ago give
@@ -15,7 +15,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -25,14 +25,18 @@ from tinker import types
 
 from whet.errors import OverlongPromptError, RequestRefusedError, WhetError
 from whet.hub.errors import HubError, not_found
-from whet.inference.protocol import Engine, Sample, SampleRequest, WeightUpdate
+from whet.inference.loading import Policy
+from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.tinker.server import GIB, AnswerEvents, TinkerLimits
 
 KEPT_BYTES = GIB // 4
 """Of answers that were not fetched lately; those that were there first are forgotten."""
 LOOKED_AT = 64
 """Answers, the oldest ones, that are looked at with each request for whether to forget them."""
+CLOSE_S = 30.0
 logger = logging.getLogger(__name__)
+OpenPolicy = Callable[[], contextlib.AbstractAsyncContextManager[Policy]]
+"""Opens what is sampled, in the event loop where it is."""
 Write = Callable[[list[Sample]], bytes]
 
 
@@ -57,17 +61,12 @@ class _Answer:
 class Sampling:
     """See above. Its methods are for any thread."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        states: Path,
-        answers: AnswerEvents,
-        limits: TinkerLimits,
-        end_ids: tuple[int, ...],
-    ) -> None:
-        """`end_ids` are the tokens that end an answer unless a request names others."""
-        self.end_ids = end_ids
-        self._engine, self._states, self._events, self._limits = engine, states, answers, limits
+    policy: Policy
+    """Once `start` has returned."""
+
+    def __init__(self, opening: OpenPolicy, states: Path, answers: AnswerEvents, limits: TinkerLimits) -> None:
+        self._opening, self._states, self._events, self._limits = opening, states, answers, limits
+        self._closing = contextlib.AsyncExitStack()
         self._answers: OrderedDict[str, _Answer] = OrderedDict()
         self._waiting: Counter[str] = Counter()  # answers that are being computed, by owner
         self._kept = 0  # bytes of answers
@@ -78,15 +77,26 @@ class Sampling:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="whet-tinker-sampler", daemon=True)
 
-    def start(self) -> None:
+    def start(self) -> Policy:
+        """Open the policy. Raises what that raises."""
         self._thread.start()
+        try:
+            self.policy = self._run(self._closing.enter_async_context(self._opening())).result()
+        except BaseException:
+            self.stop()
+            raise
+        return self.policy
 
     def stop(self) -> None:
         """Answers that are being computed are dropped."""
         with contextlib.suppress(TimeoutError):
-            self._run(self._engine.close()).result(10)
+            self._run(self._closing.aclose()).result(CLOSE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+
+    @property
+    def _engine(self) -> Engine:
+        return self.policy.engine
 
     def submit(
         self,
@@ -108,12 +118,52 @@ class Sampling:
                 if (known.owner, known.digest) != (owner, digest):
                     raise HubError("invalid", f"seq_id: {id} was another request before.")
                 return
-            if self._waiting[owner] >= self._limits.waiting:
-                raise HubError("too_many", f"{self._limits.waiting} samples of {owner} are being computed already.")
-            self._waiting[owner] += 1
+            self._count(owner)
             answer = self._answers[id] = _Answer(owner, digest)
             answer.work = self._run(self._carry_out(requests, state, write))
             answer.work.add_done_callback(partial(self._finish, id, answer))
+
+    def _count(self, owner: str) -> None:
+        with self._lock:
+            if self._waiting[owner] >= self._limits.waiting:
+                raise HubError("too_many", f"{self._limits.waiting} samples of {owner} are being computed already.")
+            self._waiting[owner] += 1
+
+    async def draw(
+        self, owner: str, request: SampleRequest, state: SampledState | None, on_tokens: OnTokens | None = None
+    ) -> Sample:
+        """One sample for a caller in another event loop, who receives tokens there; see `Engine.sample`.
+
+        Raises `HubError` where too many wait.
+        """
+        loop, raised = asyncio.get_running_loop(), list[Exception]()
+
+        def receive(on_tokens: OnTokens, ids: list[int]) -> None:
+            if not raised:
+                try:
+                    on_tokens(ids)
+                except Exception as error:  # it ends the request
+                    raised.append(error)
+                    work.cancel()
+
+        def pass_on(ids: list[int]) -> None:
+            assert on_tokens is not None
+            loop.call_soon_threadsafe(receive, on_tokens, ids)
+
+        self._count(owner)
+        work = self._run(self._draw(request, state, None if on_tokens is None else pass_on))
+        try:
+            return await asyncio.wrap_future(work)
+        finally:
+            with self._lock:
+                self._waiting[owner] -= 1
+            if raised:
+                raise raised[0]
+
+    async def _draw(self, request: SampleRequest, state: SampledState | None, on_tokens: OnTokens | None) -> Sample:
+        async with self._loaded(state):
+            request = replace(request, adapter=None if state is None else state.folder)
+            return await self._engine.sample(request, on_tokens=on_tokens)
 
     def answer(self, owner: str, id: str) -> tuple[bytes, bool] | None:
         """The bytes of an answer and whether it is a failure; None while it is computed.

@@ -93,7 +93,7 @@ class TokenVisitor:
         self._user, self._deployments, self._meter = user, deployments, meter
         self._used: Deployed | None = None
 
-    def models(self) -> Sequence[str]:
+    async def models(self) -> Sequence[str]:
         """`base:name`, or `base:owner/name` where several owners have one of that name."""
         seen = self._deployments.of_owners(self._user.owners)
         names = [one.model for one in seen]

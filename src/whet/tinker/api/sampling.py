@@ -65,8 +65,11 @@ def _state(
     """The weights that a request names; None for the base model's. Raises `HubError`."""
     if base_model not in (None, server.base.name) or (base_model is None and path is None):
         raise HubError("invalid", f"base_model: this server has '{server.base.name}'. Name it, or a model_path.")
-    if path is None:
-        return None
+    return None if path is None else saved_to_sample(server, session, owner, path)
+
+
+def saved_to_sample(server: TinkerServer, session: Session, owner: str, path: str) -> SampledState:
+    """The weights of a path. Raises `HubError`, 404 also for one that the owner may not read."""
     row = states.state_of(session, owner, path, server.hub.clock())
     if row.kind != "sampler":
         raise HubError("invalid", f"model_path: {row.path} is not to be sampled from. Use save_weights_for_sampler.")
@@ -85,7 +88,7 @@ def asample(call: Training, server: Server, request: types.SampleRequest) -> dic
         state = _state(server, session, owner, base_model, path)
     again = named is not None and request.seq_id is not None
     id = f"{named}:{request.seq_id}" if again else f"{secrets.token_hex(8)}{SAMPLE}{secrets.token_hex(8)}"
-    want = wanted(request, server.base.limits, sampling.end_ids, key=id)
+    want = wanted(request, server.base.limits, sampling.policy.renderer.stop_token_ids, key=id)
     adapter = None if state is None else state.folder
     requests = [replace(each, adapter=adapter) for each in want.requests]
     digest = hashlib.sha256(request.model_dump_json().encode()).hexdigest()
