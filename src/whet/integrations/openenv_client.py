@@ -1,29 +1,21 @@
-"""OpenEnv's servers: a session of one, and one as a child process, by the interpreter that has its dependencies."""
+"""OpenEnv's servers: a session of one, and one as a child process (`child_server.py`)."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import os
 import re
-import socket
-import subprocess
-import sys
-import tempfile
-import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
-from urllib.parse import urlsplit
+from typing import Any
 
 import httpx
 
 from whet.calls import describe
 from whet.errors import ConfigError, EnvError, InfraError
+from whet.integrations.child_server import ChildServer, Launch, is_local
 from whet.parsing import as_number, parse_json
-from whet.system import children
 from whet.types import Tool
 
 MAX_BYTES = 16 << 20
@@ -31,105 +23,42 @@ MAX_BYTES = 16 << 20
 VERSIONS = "openenv 0.10 or later, before 1.0"
 SESSIONS = "64"
 """Of a server that has its number of sessions from the environment variable MAX_CONCURRENT_ENVS."""
-WRONG_VERSION = 3
-"""Exit code of a server whose interpreter has no openenv, or one of another version."""
-SHOWN = 400
-_PROGRAM = """
-import importlib, importlib.metadata as metadata, os, socket, sys, threading
-folder, module, number, versions = sys.argv[1:]
-version = next((d.version for d in metadata.distributions() if d.name in ("openenv", "openenv-core")), None)
-if version is None or not (0, 10) <= tuple(map(int, version.split(".")[:2])) < (1, 0):
-    print(f"{'openenv is not installed' if version is None else 'openenv ' + version} in {sys.executable}; "
-             f"whet works with {versions}")
-    sys.exit(3)
+_LOAD = """
+folder, module = arguments
 if folder:
     sys.path.insert(0, folder)
-def end():
-    sys.stdin.buffer.read()
-    os._exit(0)
-threading.Thread(target=end, daemon=True).start()
 app = importlib.import_module(module).app
-import uvicorn
-uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[socket.socket(fileno=int(number))])
 """
-"""Serves on a socket that it inherits, and ends with its standard input."""
 
 
-class OpenEnvServer:
-    """The server of a package or a folder; started on first use, and again where it has ended."""
+class OpenEnvServer(ChildServer):
+    """The server of a package or a folder."""
 
     def __init__(self, target: str, python: str | None, timeout: float) -> None:
-        path = Path(target).expanduser()
-        self._folder = ""
+        path, folder = Path(target).expanduser(), ""
         if path.is_dir() or target.startswith((".", "/", "~")):
             if not (path / "server" / "app.py").is_file():
                 raise ConfigError(
                     f"'openenv:{target}': {path} has no server/app.py; give the folder of an environment."
                 )
-            self._folder, target = str(path.resolve().parent), path.resolve().name
+            folder, target = str(path.resolve().parent), path.resolve().name
         package = re.sub(r"[-.]+", "_", target)
         if not package.isidentifier():
             raise ConfigError(f"'openenv:{target}' should be openenv:http://HOST:PORT, a package or a folder.")
-        self.module, self._python, self._timeout = f"{package}.server.app", python or sys.executable, timeout
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] | None = None
-        self._url = ""
-
-    def url(self) -> str:
-        """The address of the server, which runs and responds. Raises `InfraError`."""
-        with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                self._stop()
-                self._start()
-            return self._url
-
-    def close(self) -> None:
-        with self._lock:
-            self._stop()
-
-    def _start(self) -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self._url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            number = listener.fileno()
-            command = [self._python, "-c", _PROGRAM, self._folder, self.module, str(number), VERSIONS]
-            variables = {"MAX_CONCURRENT_ENVS": SESSIONS, **os.environ}
-            try:
-                self._process = children.start(
-                    command, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, pass_fds=[number], env=variables
-                )
-            except OSError as error:
-                raise InfraError(f"{self._python} cannot be started: {error.strerror}") from error
-        until = time.monotonic() + self._timeout
-        while True:
-            with contextlib.suppress(httpx.HTTPError), httpx.Client(trust_env=False, timeout=self._timeout) as client:
-                client.get(f"{self._url}/health")
-                return
-            if self._process.poll() is not None:
-                kind = ConfigError if self._process.returncode == WRONG_VERSION else InfraError
-                raise kind(f"the OpenEnv server {self.module} did not start: {self._last_words()}")
-            if time.monotonic() > until:
-                self._stop()
-                raise InfraError(f"the OpenEnv server {self.module} did not respond in {self._timeout:g} s")
-            time.sleep(0.1)
-
-    def _stop(self) -> None:
-        if self._process is not None:
-            children.kill_group(self._process.pid)
-            self._process.wait()
-            if self._process.stdin is not None:
-                self._process.stdin.close()
-            self._process = None
-        if self._log is not None:
-            self._log.close()
-            self._log = None
-
-    def _last_words(self) -> str:
-        assert self._log is not None
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
-        return lines[-1][-SHOWN:] if lines else "it printed nothing"
+        self.module = f"{package}.server.app"
+        super().__init__(
+            Launch(
+                f"the OpenEnv server {self.module}",
+                ("openenv", "openenv-core"),
+                VERSIONS,
+                ((0, 10), (1, 0)),
+                _LOAD,
+                (folder, self.module),
+                {"MAX_CONCURRENT_ENVS": SESSIONS},
+            ),
+            python,
+            timeout,
+        )
 
 
 class SessionsFullError(Exception):
@@ -220,21 +149,6 @@ async def action_schema(url: str, seconds: float) -> dict[str, Any]:
             f"{url}/schema answered {response.status_code} and no schema of actions; a server of {VERSIONS} has one."
         )
     return schema
-
-
-def server_at(target: str, python: str | None, start_timeout: float) -> str | OpenEnvServer:
-    if "://" not in target:
-        return OpenEnvServer(target, python, start_timeout)
-    parts = urlsplit(re.sub(r"^ws", "http", target))
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
-        raise ConfigError(f"'openenv:{target}' should be openenv:http://HOST:PORT, a package or a folder.")
-    if python is not None:
-        raise ConfigError(f"'openenv:{target}' is a running server, so it takes no python.")
-    return parts.geturl().rstrip("/")
-
-
-def is_local(url: str) -> bool:
-    return urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
 
 
 def offered_tools(reply: Mapping[str, Any]) -> list[Tool]:

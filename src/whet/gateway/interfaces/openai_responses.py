@@ -28,7 +28,8 @@ from whet.gateway.wire import (
     read_messages,
     string_in,
 )
-from whet.types import Response, ToolCall
+from whet.messages import content_text
+from whet.types import Messages, Response, ToolCall
 
 
 class ResponsesTool(FunctionSpec):
@@ -67,7 +68,7 @@ def read_request(body: Any) -> TurnRequest:
     if isinstance(request.input, str):
         native.append({"role": "user", "content": request.input})
     else:
-        native += _conversation(request.input)
+        native += read_items(request.input)
     for index, tool in enumerate(request.tools or ()):
         if tool.type == "function" and not tool.name:
             raise RequestError(f"tools.{index}.name should be a string", param=f"tools.{index}.name")
@@ -80,8 +81,11 @@ def read_request(body: Any) -> TurnRequest:
     )
 
 
-def _conversation(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Items as messages. What the model reasoned, said and called in one turn are one message."""
+def read_items(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Items as messages. What the model reasoned, said and called in one turn are one message.
+
+    Raises `RequestError` for an item that is malformed or of a kind that no message holds.
+    """
     native: list[dict[str, Any]] = []
 
     def assistant() -> dict[str, Any]:
@@ -143,6 +147,24 @@ def write_answer(request: TurnRequest, responses: Sequence[Response]) -> dict[st
         items.append(_message(f"msg_{name}", message.content or "", status))
     items += [_call(f"fc_{name}_{n}", call, status) for n, call in enumerate(message.tool_calls or ())]
     return _finished(_head(request, AnswerId(name, response.created)), response, items)
+
+
+def write_items(messages: Messages, name: str) -> list[dict[str, Any]]:
+    """A conversation's answers, their calls and what tools returned, as items of a response; `name` is in their ids."""
+    items: list[dict[str, Any]] = []
+    for number, message in enumerate(messages):
+        suffix, calls = f"{name}_{number}", message.get("tool_calls") or ()
+        if message["role"] == "tool":
+            output = {"call_id": message["tool_call_id"], "output": content_text(message["content"])}
+            items.append({"type": "function_call_output", **output})
+        elif message["role"] == "assistant":
+            if message.get("reasoning_content"):
+                items.append(_reasoning(f"rs_{suffix}", message["reasoning_content"]))
+            text = content_text(message["content"])
+            if text or not calls:
+                items.append(_message(f"msg_{suffix}", text, "completed"))
+            items += [_call(f"fc_{suffix}_{n}", call, "completed") for n, call in enumerate(calls)]
+    return items
 
 
 def write_stream(request: TurnRequest, answer: AnswerId) -> _ResponseEvents:

@@ -1,0 +1,79 @@
+"""`nemo:` against NeMo-Gym's own resources servers, and its agent against `whet env serve` (`scripts/nemo_venv.py`)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import whet
+
+ROOT = Path(__file__).parents[2]
+VENV = ROOT / ".venv-nemo"
+PYTHON = str(VENV / "bin" / "python")
+
+pytestmark = [pytest.mark.parts, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(autouse=True)
+def nemo_gym():
+    stamp = VENV / "whet-nemo.json"
+    missing = json.loads(stamp.read_text())["missing"] if stamp.exists() else {"nemo-gym": "not made yet"}
+    if missing:
+        pytest.skip(f"no nemo-gym in .venv-nemo ({missing['nemo-gym']}); make it with: make nemo")
+
+
+def folder_of(name):
+    (folder,) = VENV.glob(f"lib/python*/site-packages/resources_servers/{name}")
+    return folder
+
+
+def play(name, answer):
+    env = whet.load_environment(f"nemo:{folder_of(name)}", python=PYTHON)
+    return env.evaluate_sync(whet.ScriptedClient(answer), "m")["outputs"]
+
+
+def calls(*given):
+    made = [whet.ToolCall(f"c{n}", name, json.dumps(arguments)) for n, (name, arguments) in enumerate(given)]
+    return whet.AssistantMessage("", tool_calls=made)
+
+
+def test_a_stateful_counter_keeps_its_sessions_apart():
+    both = calls(("increment_counter", {"count": 1}), ("increment_counter", {"count": 2}))
+    rows = play("example_session_state_mgmt", [both, calls(("get_counter_value", {})), "done"])
+    assert [(row["reward"], row["error"]) for row in rows] == [(1.0, None)] + [(0.0, None)] * 4
+    counts = [json.loads(row["completion"][4]["content"])["count"] for row in rows]
+    assert counts == [6, 9, 12, 15, 18]
+
+
+def test_a_question_of_choice_is_verified():
+    rows = play("mcqa", ["it is \\boxed{B}"])
+    lines = (folder_of("mcqa") / "data" / "example.jsonl").read_text().splitlines()
+    expected = [float(json.loads(line)["expected_answer"] == "B") for line in lines]
+    assert [row["reward"] for row in rows] == expected
+    assert sum(expected) > 0
+
+
+def test_tools_of_several_turns_have_the_metrics_of_verify():
+    lines = (folder_of("example_multi_step") / "data" / "example.jsonl").read_text().splitlines()
+    expected = {
+        str(row["responses_create_params"]["input"]): row["expected_synonyms"] for row in map(json.loads, lines)
+    }
+
+    def answer(prompt, turn):
+        if turn == 0:
+            terms = expected[str([{"role": m["role"], "content": m["content"]} for m in prompt])]
+            return calls(*[("get_synonym_value", {"synonym": term}) for term in terms])
+        if turn == 2:
+            return "done"
+        values = [json.loads(message["content"])["synonym_value"] for message in prompt if message["role"] == "tool"]
+        return calls(("extract_synonym_values", {"synonym_values": values}))
+
+    rows = play("example_multi_step", answer)
+    assert [(row["reward"], row["error"]) for row in rows] == [(1.0, None)] * len(lines)
+    assert [row["metrics"]["set_overlap"] for row in rows] == [1.0] * len(lines)
+
+
+def test_servers_of_other_agents_are_refused():
+    for name, reason in (("blackjack", "has no /seed_session"), ("example_mcp_weather", "MCP server")):
+        rows = play(name, ["stand"])
+        assert all(row["reward"] is None and reason in row["error"]["message"] for row in rows)
