@@ -1,7 +1,7 @@
 """Set up `.venv-nemo`: nemo-gym, whose resources servers and agents tests/integrations runs.
 
-Run by the Python of `.venv`; see `side_venv.py`. nemo-gym 0.4 needs Python 3.12, so `.venv-nemo` may be made with another
-Python of this machine.
+Run by the Python of `.venv`; see `side_venv.py`. nemo-gym 0.4 needs Python 3.12, so `.venv-nemo` may be made with
+another Python of this machine.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ An id is the name of an installed package (`reverse-text`), a path to a package 
 a commit (`identity/ids.py`) loads what is installed from there and nothing else; a prefix of `CONTRACTS` there, such as
 `openenv:`, and a server, package or folder an environment of another contract. Every environment also takes
 `system_prompt`, unless its loader has that argument itself, and `components`, texts by name (`texts.py`). Failures are
-`EnvironmentLoadError`s that say where and what to do. A package written for `verifiers` 0.1 runs unmodified (`compat/alias.py`).
+`EnvironmentLoadError`s that say where and what to do. A package written for `verifiers` 0.1 runs unmodified
+(`compat/alias.py`).
 """
 
 from __future__ import annotations
