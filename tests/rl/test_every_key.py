@@ -296,7 +296,8 @@ def assembled(config: RunConfig) -> Any:
             ),
         ]
         done = assemble(groups, config.algorithm, shaper, temperature=1.0)
-        found.append((np.round(done.batch.advantages, 6).tolist(), done.batch.trained.tolist()))
+        weights = None if done.batch.weights is None else np.round(done.batch.weights, 6).tolist()
+        found.append((np.round(done.batch.advantages, 6).tolist(), done.batch.trained.tolist(), weights))
     return found
 
 
@@ -485,6 +486,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     ),
     "env.id": InPart(lambda config: whet.rl.plan.load_environments(config)[0][0].rows[0]["prompt"], "guess-number"),
     "env.weight": InRuns(lambda seen: [row["environment"] for row in seen.rollouts()].count("first")),
+    "env.loss_weight": InRuns(lambda seen: seen.metrics[0]["optim/grad_norm"]),
     "env.name": InRuns(lambda seen: {row["environment"] for row in seen.rollouts()}),
     "env.args": InRuns(lambda seen: max(row["example_id"] for row in seen.rollouts() + seen.rollouts(2)) < 5),
     "env.taskset": InPart(lambda config: config.env[0].loader_args(), "x", below=".split"),
@@ -527,6 +529,9 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     ),
     "algorithm.renormalise_cuts": InPart(lambda config: made(config, "load_policy")["record_kept"], "true"),
     "algorithm.mask_truncated": InPart(assembled, "true"),
+    "algorithm.recipe": InPart(assembled, "gspo"),
+    "algorithm.aggregation": InPart(assembled, "sequence_mean"),
+    "algorithm.aggregation_length": InPart(assembled, "3", ("--algorithm.aggregation", "constant")),
     "lora.rank": InPart(learned, "3", (*STEP, *LORA)),
     "lora.alpha": InPart(learned, "64", (*STEP, *LORA)),
     "lora.base": InPart(lambda config: made(config, "load_policy")["base_dtype"], "packed", LORA),
@@ -589,6 +594,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "eval.env.id": InRuns(lambda seen: len(seen.evaluated) > 0),
     "eval.env.name": InRuns(lambda seen: {row["environment"] for row in seen.evaluations}),
     "eval.env.weight": Refused("2", "no effect"),
+    "eval.env.loss_weight": Refused("2", "no effect"),
     "eval.env.args": InRuns(lambda seen: len({tuple(request.prompt_ids) for request in seen.evaluated})),
     "eval.env.taskset": InPart(lambda config: config.eval.env[0].loader_args(), "x", below=".split"),
     "eval.env.harness": InPart(lambda config: config.eval.env[0].loader_args(), "x", below=".id"),

@@ -7,8 +7,9 @@ is in `sections/training.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -19,9 +20,11 @@ from whet.inference.devices import visible_gpus
 from whet.rl.data.curriculum import BufferConfig
 from whet.rl.sections.algorithm import AlgorithmConfig
 from whet.rl.sections.inference import EngineKind, GpuSplit, LogprobsMode, split_gpus
+from whet.rl.sections.recipes import with_recipe_of_run
 from whet.rl.sections.rules import RULES
 from whet.rl.sections.spellings import canonical, canonical_overrides, lifted
 from whet.rl.sections.training import (
+    SamplingConfig,
     TrainingConfig,
     TrainingEnvConfig,
     set_name,
@@ -61,6 +64,11 @@ class RunConfig(TrainingConfig):
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig, description="Advantage and loss.")
     budget: BudgetConfig = Field(default_factory=BudgetConfig, description="When the run ends before its last step.")
     early_stop: EarlyStopConfig | None = Field(None, description="Present: end when held-out scores stop rising.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_of_the_recipe(cls, data: Any) -> Any:
+        return with_recipe_of_run(data, SamplingConfig().max_tokens) if isinstance(data, Mapping) else data
 
     @model_validator(mode="after")
     def _keys_fit_together(self) -> Self:

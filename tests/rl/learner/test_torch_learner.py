@@ -87,6 +87,19 @@ def test_logprobs_and_gradients_are_those_of_plain_transformers_for_every_packin
             torch.testing.assert_close(gradient, expected_gradients[name], atol=2e-4, rtol=2e-4, msg=name)
 
 
+@pytest.mark.parametrize("budget", [17, 10_000])
+def test_weights_multiply_the_loss_of_a_sequences_tokens(make, make_rollouts, budget):
+    sequences, numbers = make_rollouts(), np.random.default_rng(2)
+    advantages = numbers.normal(size=len(sequences))
+    weights = numbers.uniform(0.1, 3, len(sequences)).astype(np.float32)
+    weighted, plain = make(micro_batch_tokens=budget), make(micro_batch_tokens=budget)
+    found = weighted.forward_backward(pack(sequences, advantages, weights), CROSS_ENTROPY)
+    expected = plain.forward_backward(pack(sequences, advantages * weights), CROSS_ENTROPY)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-3)
+    for name, gradient in gradients(weighted).items():
+        torch.testing.assert_close(gradient, gradients(plain)[name], atol=1e-5, rtol=1e-4, msg=name)
+
+
 def test_many_rollouts_of_one_prompt_have_the_gradients_of_one_at_a_time(model_dir, make, make_rollouts):
     sequences = make_rollouts(groups=((12, 15),))
     advantages = np.linspace(-1, 2, 12)

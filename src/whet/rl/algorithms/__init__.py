@@ -14,8 +14,8 @@ Losses are functions of tensors that are flat over N trained tokens; there is no
 
 Where a loss weighs a token by r, it takes r from `LossInputs.log_weight_N`, which `[algorithm] tis_limit` bounds.
 
-A loss returns one value per token and never divides: the batch as a whole is divided by its number of trained tokens
-at the optimiser step, so packing, micro-batches and ranks do not change the gradient.
+A loss returns one value per token and never divides: `[algorithm] aggregation` weighs them, and the batch as a whole
+is divided at the optimiser step (`rl/data/aggregation.py`), so packing, micro-batches and ranks change no gradient.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class LossInputs:
     advantages_N: Tensor
     sequence_N: Tensor  # which sequence a token is part of; whole sequences only
     tis_limit: float | None = None  # of `log_weight_N`
+    group_N: Tensor | None = None  # which group a token is part of, None where there are none; may go on elsewhere
 
     @property
     def log_ratio_N(self) -> Tensor:

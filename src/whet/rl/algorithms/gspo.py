@@ -3,9 +3,9 @@
     s    = exp(mean over the sequence of (log p - log q))
     loss = -min(A s, A clip(s, 1 - eps_low, 1 + eps_high))    for each of its tokens
 
-The paper averages over sequences; here every token carries its sequence's value, so that, as in the other losses, all
-trained tokens of a batch weigh the same. Source: Zheng et al. 2025 (arXiv:2507.18071); its section 5.1 has the bounds:
-one ratio for a sequence moves far less than those of its tokens.
+Every token carries its sequence's value. The paper averages over sequences, which is `aggregation = "sequence_mean"`.
+Source: Zheng et al. 2025 (arXiv:2507.18071); its section 5.1 has the bounds: one ratio for a sequence moves far less
+than those of its tokens.
 """
 
 from __future__ import annotations

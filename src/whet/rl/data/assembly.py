@@ -6,7 +6,7 @@ which it gave none have what `algorithm.advantage` makes of the scored groups: o
 Where `mask_truncated` is set, rollouts that were cut off carry no loss, as in DAPO's overlong filtering (Yu et al.
 2025, arXiv:2503.14476): an answer without its end says little about the task. They still count among the rollouts of
 the batch and in the baseline of their group, since they are what the policy does under this token limit; the loss is
-divided by the tokens that are left.
+divided by what is left.
 
 `turn_details`: what the learner computed for every sampled token, turn by turn, for display. Pure.
 
@@ -23,6 +23,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,6 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whet.errors import TrainingError
 from whet.rl.algorithms import STD_FLOOR, Array, ScoredGroup, advantages_of
+from whet.rl.data.aggregation import aggregate
 from whet.rl.data.batch import PackedBatch, TokenSequence, pack, sequences_of
 from whet.rl.learner.protocol import TokenValues
 from whet.rl.loop.group import Group
@@ -168,12 +171,21 @@ class Assembled:
     sequences: list[TokenSequence]  # as sampled, those included that carry no loss
     shaping: dict[str, float]  # `reward/...` metrics, means over the rollouts; empty where rewards are not changed
     branches: list[list[int]]  # for each rollout of each group, the number of its sequences
+    divisor: float  # its share of what the batch's summed gradients are divided by
 
 
 def assemble(
-    groups: Sequence[Group], config: AlgorithmConfig, shaper: RewardShaper, *, temperature: float
+    groups: Sequence[Group],
+    config: AlgorithmConfig,
+    shaper: RewardShaper,
+    *,
+    temperature: float,
+    loss_weights: Mapping[str, float] = MappingProxyType({}),
 ) -> Assembled:
-    """All groups of a batch, or (where `config.learns_in_parts`) some of them, which may have sampled no token."""
+    """All groups of a batch, or (where `config.learns_in_parts`) some of them, which may have sampled no token.
+
+    `loss_weights`: of environments by name, of those that have another than 1.
+    """
     shaped, shaping = shaper.shape(
         [group.rewards_G for group in groups], [[sampled_ids(state) for state in group.states] for group in groups]
     )
@@ -197,8 +209,20 @@ def assemble(
             packed += map(_without_loss, own) if config.mask_truncated and state["is_truncated"] else own
             per_sequence += _per_token(own, advantage, own_step_advantages(state))
     rows = [[float(advantage.mean()) for advantage in advantages_G] for advantages_G in advantages_by_group]
-    batch = pack(packed, per_sequence) if packed else pack([TokenSequence.demonstration([], [])])
-    return Assembled(batch, rows, sequences, shaping, branches)
+    if not packed:
+        return Assembled(pack([TokenSequence.demonstration([], [])]), rows, sequences, shaping, branches, 0.0)
+    trained = (int(sequence.trained.sum()) for sequence in packed)
+    tokens = [[sum(islice(trained, count)) for count in counts] for counts in branches]
+    aggregation = aggregate(tokens, config)
+    weights = [
+        weight * loss_weights.get(group.environment, 1.0)
+        for group, counts, weights_G in zip(groups, branches, aggregation.weights, strict=True)
+        for count, weight in zip(counts, weights_G, strict=True)
+        for _ in range(count)
+    ]
+    group_of = [group.id for group, counts in zip(groups, branches, strict=True) for _ in range(sum(counts))]
+    batch = pack(packed, per_sequence, None if set(weights) == {1.0} else weights, group_of)
+    return Assembled(batch, rows, sequences, shaping, branches, aggregation.divisor)
 
 
 def rollout_sequences(group: Group, index: int, config: AlgorithmConfig, *, temperature: float) -> list[TokenSequence]:

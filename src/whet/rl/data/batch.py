@@ -235,6 +235,8 @@ class PackedBatch:
     rollouts: tuple[str, ...]  # B; the rollout a sequence belongs to, for error messages
     experts: NDArray[np.int16] | None = None  # T x layers x experts a token; as in `TokenSequence`, None where none has
     kept: TokenSets | None = None  # T; as in `TokenSequence`, None where none has
+    weights: NDArray[np.float32] | None = None  # T; what the loss of a token is multiplied with; None: 1
+    groups: NDArray[np.int32] | None = None  # B; the group of a sequence, whatever the number; None: of none
 
     @property
     def sequences(self) -> int:
@@ -255,18 +257,23 @@ class PackedBatch:
         return int(self.trained.sum())
 
 
-def pack(sequences: Sequence[TokenSequence], advantages: Sequence[ArrayLike] | None = None) -> PackedBatch:
+def pack(
+    sequences: Sequence[TokenSequence],
+    advantages: Sequence[ArrayLike] | None = None,
+    weights: Sequence[float] | None = None,
+    groups: Sequence[int] | None = None,
+) -> PackedBatch:
     """One batch out of sequences and their advantages.
 
-    `advantages` holds, for each sequence, one number or one per token; without it every sampled token weighs 1,
-    which is what imitation (`cross_entropy`) wants.
+    `advantages` holds, for each sequence, one number or one per token; without it every sampled token has 1,
+    which is what imitation (`cross_entropy`) wants. `weights` (of the loss of its tokens) and `groups`: one each.
     """
     assert sequences, "a batch holds at least one sequence"
     assert not any(sequence.trained[:1].any() for sequence in sequences), "a sequence's first token has no predictor"
-    weights = [1.0] * len(sequences) if advantages is None else advantages
+    advantage_of = [1.0] * len(sequences) if advantages is None else advantages
     per_token = [
-        np.where(sequence.trained, np.asarray(weight, np.float32), np.float32(0))
-        for sequence, weight in zip(sequences, weights, strict=True)
+        np.where(sequence.trained, np.asarray(advantage, np.float32), np.float32(0))
+        for sequence, advantage in zip(sequences, advantage_of, strict=True)
     ]
     return PackedBatch(
         **concatenated(sequences),
@@ -274,6 +281,8 @@ def pack(sequences: Sequence[TokenSequence], advantages: Sequence[ArrayLike] | N
         cu_seqlens=np.cumsum([0, *map(len, sequences)], dtype=np.int32),
         rollouts=tuple(sequence.rollout for sequence in sequences),
         experts=_experts(sequences),
+        weights=None if weights is None else np.repeat(np.asarray(weights, np.float32), [*map(len, sequences)]),
+        groups=None if groups is None else np.asarray(groups, np.int32),
     )
 
 

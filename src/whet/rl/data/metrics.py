@@ -159,6 +159,7 @@ def step_metrics(
     sequences: Sequence[TokenSequence],
     assembly: Mapping[str, float],
     loss: LossOutput,
+    divisor: float,
     optim: OptimOutput,
     timings: Timings,
 ) -> dict[str, float]:
@@ -184,7 +185,7 @@ def step_metrics(
         "seq_len/max": float(lengths.max()),
         "seq_len/trained_mean": float(trained.mean()),
         **staleness_metrics(sequences, optim.version - 1),
-        "optim/loss": loss.loss / loss.tokens,
+        "optim/loss": loss.loss / divisor,
         "optim/grad_norm": optim.grad_norm,
         "optim/lr": optim.learning_rate,
         **{f"policy/{POLICY_NAMES.get(name, name)}": value for name, value in per_token.items()},

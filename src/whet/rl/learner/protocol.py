@@ -66,7 +66,7 @@ class OptimParams:
     """What one optimiser step needs; everything else is fixed when the learner is made."""
 
     learning_rate: float  # the peak; the learner multiplies it with its schedule
-    denominator: int  # number of trained tokens of the whole batch: gradients are divided by it
+    denominator: float  # gradients are divided by it: trained tokens of the whole batch, or as aggregation says
     max_grad_norm: float | None = 1.0
 
 

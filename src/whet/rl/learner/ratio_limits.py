@@ -60,6 +60,7 @@ def _only(inputs: LossInputs, kept_N: Tensor) -> LossInputs:
         sampled_logprobs_N=inputs.sampled_logprobs_N[kept_N],
         advantages_N=inputs.advantages_N[kept_N],
         sequence_N=inputs.sequence_N[kept_N],
+        group_N=None if inputs.group_N is None else inputs.group_N[kept_N],
     )
 
 

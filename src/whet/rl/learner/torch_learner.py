@@ -143,6 +143,8 @@ class TorchLearner(Learner):
                 _add(output.sums, {"kl_reference": kl_N.detach().sum().item()})
             if loss.entropy_coef:
                 terms = replace(terms, loss_N=terms.loss_N - loss.entropy_coef * entropies_N)
+            if batch.weights is not None:
+                terms = replace(terms, loss_N=terms.loss_N * self._pass.tensor(batch.weights[micro.layout.targets]))
             total = terms.loss_N.sum()
             output.loss += total.item()
             if fault is None and not math.isfinite(output.loss):
@@ -285,11 +287,13 @@ class TorchLearner(Learner):
             return self._pass.logprobs(model, seen)[0]
 
     def _loss_inputs(self, batch: PackedBatch, layout: Layout, logprobs_N: Tensor) -> LossInputs:
+        sequence_N = batch.sequence_of_token[layout.targets]
         return LossInputs(
             logprobs_N=logprobs_N,
             sampled_logprobs_N=self._pass.tensor(batch.logprobs[layout.targets]),
             advantages_N=self._pass.tensor(batch.advantages[layout.targets]),
-            sequence_N=self._pass.tensor(batch.sequence_of_token[layout.targets]).long(),
+            sequence_N=self._pass.tensor(sequence_N).long(),
+            group_N=None if batch.groups is None else self._pass.tensor(batch.groups[sequence_N]).long(),
         )
 
 

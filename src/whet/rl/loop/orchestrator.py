@@ -81,7 +81,7 @@ class Orchestrator(TrainingLoop):
         learned = await self._learn_batch(step)
         loss = learned.loss
         assembly = await self._mismatch(learned)
-        optim, update = await self._in_learner(lambda: self._optimise(loss.tokens))
+        optim, update = await self._in_learner(lambda: self._optimise(learned.divisor))
         optimised = time.perf_counter()
         await self._hand_over(update)
         self.memory.mark("publish")
@@ -99,7 +99,9 @@ class Orchestrator(TrainingLoop):
         assembly |= assembly_metrics(learned.parts, self.config.algorithm, temperature=self.config.sampling.temperature)
         if self.config.asynchronous:
             assembly |= length_metrics(learned.groups, learned.tally.lost_lengths)
-        metrics = step_metrics(learned.groups, learned.tally, learned.sequences, assembly, loss, optim, timings)
+        metrics = step_metrics(
+            learned.groups, learned.tally, learned.sequences, assembly, loss, learned.divisor, optim, timings
+        )
         metrics |= self.engine.metrics() | self.learner.metrics() | self._turns | self.memory.metrics()
         if self.ending is not None:
             self.ending.after_step()
@@ -138,7 +140,8 @@ class Orchestrator(TrainingLoop):
             if part.tally is not None:
                 self.monitor.phase("train", 0, 1)
             algorithm, temperature = self.config.algorithm, self.config.sampling.temperature
-            assembled = assemble(part.groups, algorithm, self.shaper, temperature=temperature)
+            weights = {env.label: env.loss_weight for env in self.config.env if env.loss_weight != 1}
+            assembled = assemble(part.groups, algorithm, self.shaper, temperature=temperature, loss_weights=weights)
             if part.tally is not None:
                 require_tokens([*learned.parts, assembled], algorithm)
             if assembled.batch.trained_tokens:
@@ -192,10 +195,10 @@ class Orchestrator(TrainingLoop):
         self.memory.mark("learn")
         return result
 
-    def _optimise(self, tokens: int) -> tuple[OptimOutput, WeightUpdate]:
+    def _optimise(self, divisor: float) -> tuple[OptimOutput, WeightUpdate]:
         params = OptimParams(
             learning_rate=self.config.learning_rate,
-            denominator=tokens,
+            denominator=divisor,
             max_grad_norm=self.config.optimizer.max_grad_norm or None,
         )
         return self.learner.optim_step(params), self.learner.publish()
@@ -273,6 +276,11 @@ class StepAccumulator:
     def loss(self) -> LossOutput:
         """Of the whole batch."""
         return reduce(operator.add, self.losses)
+
+    @property
+    def divisor(self) -> float:
+        """What the gradients of the whole batch are divided by."""
+        return sum(part.divisor for part in self.parts)
 
     @property
     def advantages(self) -> list[list[float]]:

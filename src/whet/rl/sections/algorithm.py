@@ -10,9 +10,11 @@ from pydantic import Field, field_validator, model_validator
 
 from whet.config import StrictModel
 from whet.rl.algorithms import KEYS, Part, RewardNorm, algorithms, find, names_of
+from whet.rl.sections.recipes import RECIPES, with_recipe
 
 KLEstimator = Literal["k1", "k2", "k3"]
 RatioOf = Literal["token", "sequence", "geometric"]
+AggregationName = Literal["token_mean", "group_mean", "sequence_mean", "constant"]
 
 CONSTANTS = ("eps_low", "eps_high", "mask_threshold", "mask_penalty", "dro_beta")
 """Keys that only the losses use whose `loss_constants` name them; with another loss they are refused."""
@@ -152,6 +154,9 @@ class LossConfig(StrictModel):
 class AlgorithmConfig(LossConfig):
     """`[algorithm]`: what becomes of rewards, the advantage made of them, and the loss that uses it."""
 
+    recipe: str | None = Field(
+        None, description=f"An algorithm as published, which sets other keys where you do not: {', '.join(RECIPES)}."
+    )
     advantage: str = Field(
         "grpo",
         description="How rewards of a group become advantages, where the environment does not set them: "
@@ -159,6 +164,14 @@ class AlgorithmConfig(LossConfig):
     )
     advantage_args: dict[str, Any] = Field(
         default_factory=dict, description="Constants of an advantage given by import path."
+    )
+    aggregation: AggregationName = Field(
+        "token_mean",
+        description="What tokens weigh: all of a batch the same; or 1 over those of their group, of their rollout, or "
+        "aggregation_length.",
+    )
+    aggregation_length: int | None = Field(
+        None, ge=1, description="Divisor of each rollout's sum, with constant. Default: sampling.max_tokens."
     )
     reference: str = Field(
         INITIAL,
@@ -191,6 +204,28 @@ class AlgorithmConfig(LossConfig):
     mask_truncated: bool = Field(
         False, description="Rollouts cut off by max_tokens carry no loss; their rewards still count in the baseline."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_of_the_recipe(cls, data: Any) -> Any:
+        return with_recipe(data) if isinstance(data, Mapping) else data
+
+    @field_validator("recipe")
+    @classmethod
+    def _known_recipe(cls, value: str | None) -> str | None:
+        if value is not None and value not in RECIPES:
+            near = difflib.get_close_matches(value, RECIPES, n=1, cutoff=0.6)
+            hint = f"Did you mean '{near[0]}'?" if near else f"It is one of {', '.join(RECIPES)}."
+            raise ValueError(
+                f"there is no recipe '{value}'. {hint} Without a recipe: set advantage, loss, aggregation."
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _aggregation_has_a_length(self) -> Self:
+        if (self.aggregation == "constant") != (self.aggregation_length is not None):
+            raise ValueError('aggregation_length belongs to aggregation = "constant", which needs it')
+        return self
 
     @property
     def learns_in_parts(self) -> bool:

@@ -76,8 +76,8 @@ def environments_have_one_share_each(run: RunConfig) -> str | None:
         return f"buffer.env_ratios has {len(ratios)} shares for {len(run.env)} [[env]]: one for each"
     if ratios and any(env.weight != 1 for env in run.env):
         return "buffer.env_ratios and the weight of an [[env]] say the same thing: drop one of the two"
-    if any(env.weight != 1 for env in run.eval.env):
-        return "the weight of an [[eval.env]] has no effect: each is scored on eval.num_examples tasks"
+    if any(env.weight != 1 or env.loss_weight != 1 for env in run.eval.env):
+        return "a weight of an [[eval.env]] has no effect: each is scored on eval.num_examples tasks"
     return None
 
 

@@ -78,6 +78,9 @@ class TrainingEnvConfig(EnvTable):
     """`[[env]]`: one environment to learn from."""
 
     weight: float = Field(1.0, gt=0, description="Share of the groups of a batch, relative to the other environments.")
+    loss_weight: float = Field(
+        1.0, gt=0, description="What the loss of its tokens is multiplied with, relative to the other environments."
+    )
     name: str | None = Field(
         None, min_length=1, description="Name in metrics; if absent the id without owner and version."
     )

@@ -70,7 +70,10 @@ def batch_of(case, make_rollouts):
             dataclasses.replace(one, experts=experts.reshape(-1, 2, 2).astype(np.int16))
             for one, experts in zip(sequences, chosen, strict=True)
         ]
-    return pack(sequences, np.random.default_rng(1).normal(size=len(sequences)))
+    rng = np.random.default_rng(1)
+    advantages = rng.normal(size=len(sequences))
+    weights = None if "lora" in case.options else rng.uniform(0.5, 2, len(sequences))
+    return pack(sequences, advantages, weights, range(len(sequences)))
 
 
 def numbers(named):

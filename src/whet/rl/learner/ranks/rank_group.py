@@ -332,6 +332,8 @@ def _part(batch: PackedBatch, sequences: Sequence[int], indices: Index) -> Packe
         rollouts=tuple(batch.rollouts[b] for b in sequences),
         experts=None if batch.experts is None else batch.experts[indices],
         kept=None if batch.kept is None else batch.kept.take(indices),
+        weights=None if batch.weights is None else batch.weights[indices],
+        groups=None if batch.groups is None else batch.groups[list(sequences)],
     )
 
 
