@@ -81,6 +81,7 @@ temp_scheduler = {{ type = "linear", start = 0.9, end = 0.5 }}
 id = "{environment}"
 name = "first"
 weight = 3
+loss_weight = 2
 args = {{ n = 5 }}
 [[env]]
 id = "{environment}"

@@ -28,9 +28,10 @@ from whet.errors import ConfigError, LearnerLostError, TrainingError
 from whet.inference.weights.model_weights import read_checkpoint
 from whet.rl.algorithms import LossTerms
 from whet.rl.config import RunConfig, load_run_config
-from whet.rl.data.assembly import RewardShaper, assemble
+from whet.rl.data.assembly import Assembled, RewardShaper, assemble
 from whet.rl.data.batch import PackedBatch
 from whet.rl.data.curriculum import DrawnTask, MixedCurriculum
+from whet.rl.data.passes import passes_over
 from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
@@ -420,6 +421,22 @@ LENGTH = ("--algorithm.length_penalty", "0.5", "--algorithm.length_penalty_full"
 REPEATED = ("--algorithm.repetition_penalty", "1", "--algorithm.repetition_ngram", "2")
 
 
+RECOMPUTED = ("--algorithm.old_logprobs", "recomputed", "--algorithm.tis_limit", "1.5")
+
+
+def passes(config: RunConfig) -> Any:
+    """What the optimiser steps of a batch learn from, where the learner was apart from the sampler before."""
+    whole = Assembled(batch(), [], [], {}, [[1, 1], [1, 1]], [1.0, 1.0])
+    return [
+        (
+            one.tokens.tolist(),
+            one.batch.logprobs.tolist(),
+            None if one.batch.weights is None else one.batch.weights.sum(),
+        )
+        for one in passes_over(whole, config.algorithm, batch().logprobs / 2, seed=(0, 1))
+    ]
+
+
 def training(setting: str) -> InRuns:
     return InRuns(lambda seen: seen.asked(setting))
 
@@ -529,6 +546,10 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     ),
     "algorithm.renormalise_cuts": InPart(lambda config: made(config, "load_policy")["record_kept"], "true"),
     "algorithm.mask_truncated": InPart(assembled, "true"),
+    "algorithm.minibatches": InPart(passes, "2"),
+    "algorithm.epochs": InPart(passes, "2"),
+    "algorithm.old_logprobs": InPart(passes, "recomputed"),
+    "algorithm.tis_level": InPart(passes, "sequence", RECOMPUTED),
     "algorithm.recipe": InPart(assembled, "gspo"),
     "algorithm.aggregation": InPart(assembled, "sequence_mean"),
     "algorithm.aggregation_length": InPart(assembled, "3", ("--algorithm.aggregation", "constant")),

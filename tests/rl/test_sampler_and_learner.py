@@ -171,17 +171,23 @@ EVERYTHING = {
 }
 
 
-def test_with_everything_switched_on_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(run, models):
+PASSES = {"minibatches": 2, "epochs": 2, "old_logprobs": "recomputed", "tis_limit": 2.0, "aggregation": "sequence_mean"}
+
+
+@pytest.mark.parametrize("passes", [{}, PASSES], ids=["one step", "several steps a batch"])
+def test_with_everything_switched_on_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(run, models, passes):
     """The reference and the running statistics are those of the first step, not those of the checkpoint."""
     sections = {
         "optimizer": {"type": "muon", "schedule": "cosine", "min_lr_ratio": 0.1, "max_grad_norm": 0},
         "learner": {"micro_batch_tokens": 64, "activation_checkpointing": True},
     }
-    directory, expected = run(models["dense"], sections=sections, **EVERYTHING)
-    assert expected[0]["policy/kl_ref"] == 0 < expected[1]["policy/kl_ref"]
+    directory, expected = run(models["dense"], sections=sections, **EVERYTHING, **passes)
+    assert (expected[0]["policy/kl_ref"] == 0) == (not passes)
+    assert expected[1]["policy/kl_ref"] > 0
+    assert abs(expected[0]["policy/kl_engine"]) < 1e-6
     assert {"reward/length_penalty", "reward/repetition_penalty", "reward/shaped_mean"} <= expected[0].keys()
     shutil.rmtree(directory / "checkpoints" / "step_2")
-    _, resumed = run(models["dense"], resume=True, sections=sections, **EVERYTHING)
+    _, resumed = run(models["dense"], resume=True, sections=sections, **EVERYTHING, **passes)
     assert [without_clock(line) for line in resumed] == [without_clock(line) for line in expected]
 
 

@@ -225,7 +225,9 @@ def _learning(arch: Architecture, config: RunConfig, rates: Rates, work: Work, r
     """Seconds that ranks compute, and that they gather."""
     groups, adapter = work.rollouts / config.rollouts_per_example, config.lora is not None
     tokens = work.rollouts * work.answer + groups * work.prompt
-    passes = (4 if adapter else 6) + 2 * config.learner.activation_checkpointing + 2 * bool(config.algorithm.kl_coef)
+    algorithm = config.algorithm
+    passes = (4 if adapter else 6) + 2 * config.learner.activation_checkpointing + 2 * bool(algorithm.kl_coef)
+    passes = passes * algorithm.epochs + 2 * algorithm.learns_in_passes
     pairs = work.rollouts * work.answer * (work.prompt + work.answer / 2) + groups * work.prompt**2 / 2
     products = layer_parameters(arch) * tokens + arch.hidden_size * arch.vocab_size * work.rollouts * work.answer
     operations = passes * products + 12 * arch.num_heads * arch.head_dim * arch.num_layers * pairs

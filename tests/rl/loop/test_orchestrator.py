@@ -45,7 +45,7 @@ class Learner:
 
     def optim_step(self, params: OptimParams) -> OptimOutput:
         self.version += 1
-        self.asked.append(f"step over {params.denominator} tokens")
+        self.asked.append(f"step over {params.denominator:g} tokens")
         return OptimOutput(grad_norm=1.0, learning_rate=params.learning_rate, version=self.version)
 
     def publish(self) -> WeightUpdate:

@@ -204,7 +204,7 @@ def check_imported(config: AlgorithmConfig) -> None:
         algorithm = find(name, part)
         try:
             algorithm.check_args(part, args)
-            if part == "loss":
+            if part == "loss" and config.old_logprobs == "sampler":
                 algorithm.check_limits(config)
         except ValueError as error:
             raise ConfigError(f"[algorithm] {error}.") from None

@@ -19,21 +19,21 @@ from whet.rl.sections.algorithm import AlgorithmConfig
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """Of some groups of a batch: the weight of each rollout's tokens, and their share of the divisor."""
+    """Of some groups of a batch: the weight of each rollout's tokens, and each group's share of the divisor."""
 
     weights: list[list[float]]
-    divisor: float
+    divisors: list[float]
 
 
 def aggregate(tokens: Sequence[Sequence[int]], config: AlgorithmConfig) -> Aggregation:
     """`tokens`: of each rollout of each group, how many are trained."""
-    rollouts = sum(count > 0 for group in tokens for count in group)
+    rollouts = [float(sum(count > 0 for count in group)) for group in tokens]
     match config.aggregation:
         case "token_mean":
-            return Aggregation([[1.0] * len(group) for group in tokens], sum(map(sum, tokens)))
+            return Aggregation([[1.0] * len(group) for group in tokens], [float(sum(group)) for group in tokens])
         case "group_mean":
             weights = [[1 / max(sum(group), 1)] * len(group) for group in tokens]
-            return Aggregation(weights, sum(sum(group) > 0 for group in tokens))
+            return Aggregation(weights, [float(sum(group) > 0) for group in tokens])
         case "sequence_mean":
             return Aggregation([[1 / max(count, 1) for count in group] for group in tokens], rollouts)
         case "constant":

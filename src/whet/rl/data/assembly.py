@@ -171,7 +171,11 @@ class Assembled:
     sequences: list[TokenSequence]  # as sampled, those included that carry no loss
     shaping: dict[str, float]  # `reward/...` metrics, means over the rollouts; empty where rewards are not changed
     branches: list[list[int]]  # for each rollout of each group, the number of its sequences
-    divisor: float  # its share of what the batch's summed gradients are divided by
+    divisors: list[float]  # of each group, its share of what the batch's summed gradients are divided by
+
+    @property
+    def divisor(self) -> float:
+        return sum(self.divisors)
 
 
 def assemble(
@@ -210,7 +214,9 @@ def assemble(
             per_sequence += _per_token(own, advantage, own_step_advantages(state))
     rows = [[float(advantage.mean()) for advantage in advantages_G] for advantages_G in advantages_by_group]
     if not packed:
-        return Assembled(pack([TokenSequence.demonstration([], [])]), rows, sequences, shaping, branches, 0.0)
+        return Assembled(
+            pack([TokenSequence.demonstration([], [])]), rows, sequences, shaping, branches, [0.0] * len(groups)
+        )
     trained = (int(sequence.trained.sum()) for sequence in packed)
     tokens = [[sum(islice(trained, count)) for count in counts] for counts in branches]
     aggregation = aggregate(tokens, config)
@@ -222,7 +228,7 @@ def assemble(
     ]
     group_of = [group.id for group, counts in zip(groups, branches, strict=True) for _ in range(sum(counts))]
     batch = pack(packed, per_sequence, None if set(weights) == {1.0} else weights, group_of)
-    return Assembled(batch, rows, sequences, shaping, branches, aggregation.divisor)
+    return Assembled(batch, rows, sequences, shaping, branches, aggregation.divisors)
 
 
 def rollout_sequences(group: Group, index: int, config: AlgorithmConfig, *, temperature: float) -> list[TokenSequence]:

@@ -253,8 +253,30 @@ class PackedBatch:
 
     @property
     def trained_tokens(self) -> int:
-        """What the summed gradients of this batch are divided by."""
         return int(self.trained.sum())
+
+    def tokens_of(self, sequences: Sequence[int]) -> NDArray[np.int64]:
+        """Where the tokens of some sequences are."""
+        starts = self.cu_seqlens.astype(np.int64)
+        return np.concatenate([np.zeros(0, np.int64), *(np.arange(starts[b], starts[b + 1]) for b in sequences)])
+
+    def take(self, sequences: Sequence[int]) -> PackedBatch:
+        """A batch of some of the sequences, in the order given; at least one."""
+        chosen, tokens = list(sequences), self.tokens_of(sequences)
+        return PackedBatch(
+            ids=self.ids[tokens],
+            trained=self.trained[tokens],
+            logprobs=self.logprobs[tokens],
+            advantages=self.advantages[tokens],
+            versions=self.versions[tokens],
+            cu_seqlens=np.cumsum([0, *self.lengths[chosen]], dtype=np.int32),
+            temperatures=self.temperatures[tokens],
+            rollouts=tuple(self.rollouts[b] for b in chosen),
+            experts=None if self.experts is None else self.experts[tokens],
+            kept=None if self.kept is None else self.kept.take(tokens),
+            weights=None if self.weights is None else self.weights[tokens],
+            groups=None if self.groups is None else self.groups[chosen],
+        )
 
 
 def pack(

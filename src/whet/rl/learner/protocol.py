@@ -55,6 +55,12 @@ class LossOutput:
             peak_flops=self.peak_flops or other.peak_flops,
         )
 
+    def mean_of(self, epochs: int, values: TokenValues | None) -> LossOutput:
+        """Of a batch that was gone through so often: what one pass saw on average, and all that was computed."""
+        sums = {name: total / epochs for name, total in self.sums.items()}
+        tokens = self.tokens // epochs
+        return LossOutput(self.loss / epochs, tokens, sums, values, self.flops, self.peak_flops)
+
 
 def nothing_learned(tokens: int) -> LossOutput:
     """Of a part of a batch without a trained token, which no learner is given."""
@@ -68,6 +74,7 @@ class OptimParams:
     learning_rate: float  # the peak; the learner multiplies it with its schedule
     denominator: float  # gradients are divided by it: trained tokens of the whole batch, or as aggregation says
     max_grad_norm: float | None = 1.0
+    ends_batch: bool = True  # False between the optimiser steps of one batch: `version` stays
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,7 @@ class OptimOutput:
 
 class Learner(ABC):
     version: int
-    """Policy version of the weights now held: the number of optimiser steps taken."""
+    """Policy version of the weights now held: the number of batches learned."""
 
     @abstractmethod
     def forward_backward(self, batch: PackedBatch, loss: LossConfig) -> LossOutput:
@@ -94,7 +101,7 @@ class Learner(ABC):
 
     @abstractmethod
     def optim_step(self, params: OptimParams) -> OptimOutput:
-        """Divide, clip, apply and clear the gradients; `version` grows by one."""
+        """Divide, clip, apply and clear the gradients; `version` grows by one where the step ends a batch."""
 
     @abstractmethod
     def publish(self) -> WeightUpdate:

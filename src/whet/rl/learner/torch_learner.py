@@ -193,7 +193,7 @@ class TorchLearner(Learner):
         self.optimizer.step(params.learning_rate, factor)
         self.weights.updated()
         self.optimizer.clear_gradients()
-        self.version += 1
+        self.version += params.ends_batch
         return OptimOutput(grad_norm=norm, learning_rate=params.learning_rate * factor, version=self.version)
 
     def publish(self) -> WeightUpdate:

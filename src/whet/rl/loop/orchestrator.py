@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any, TypeVar
 
+import numpy as np
+
 from whet.errors import WhetError
 from whet.inference.protocol import Engine, WeightUpdate
 from whet.rl.config import RunConfig
@@ -48,10 +50,12 @@ from whet.rl.data.metrics import (
     probe,
     step_metrics,
 )
+from whet.rl.data.passes import loss_of_passes, passes_over
 from whet.rl.learner.protocol import (
     LossOutput,
     OptimOutput,
     OptimParams,
+    TokenValues,
     nothing_learned,
 )
 from whet.rl.loop.group import BatchPart, BatchSource, Group, Tally
@@ -81,7 +85,7 @@ class Orchestrator(TrainingLoop):
         learned = await self._learn_batch(step)
         loss = learned.loss
         assembly = await self._mismatch(learned)
-        optim, update = await self._in_learner(lambda: self._optimise(learned.divisor))
+        optim, update = await self._in_learner(lambda: self._optimise(learned.left_divisor))
         optimised = time.perf_counter()
         await self._hand_over(update)
         self.memory.mark("publish")
@@ -144,21 +148,44 @@ class Orchestrator(TrainingLoop):
             assembled = assemble(part.groups, algorithm, self.shaper, temperature=temperature, loss_weights=weights)
             if part.tally is not None:
                 require_tokens([*learned.parts, assembled], algorithm)
-            if assembled.batch.trained_tokens:
+            if algorithm.learns_in_passes:
+                await self._learn_in_passes(step, learned, part, assembled)
+            elif assembled.batch.trained_tokens:
                 loss = await self._in_learner(partial(self.learner.forward_backward, assembled.batch, algorithm))
                 learned.add(part, assembled, loss)
             else:  # a part whose rollouts have no tokens, or are masked
                 learned.add(part, assembled, nothing_learned(len(assembled.batch.ids)))
         return learned
 
+    async def _learn_in_passes(self, step: int, learned: StepAccumulator, part: BatchPart, whole: Assembled) -> None:
+        """Optimiser steps over parts of a batch, all but the last one."""
+        algorithm = self.config.algorithm
+        old_T = await self._in_learner(partial(self.learner.token_logprobs, whole.batch))
+        clipped_T, loss, divisor = np.zeros(len(old_T), np.bool_), LossOutput(0.0, 0), 0.0
+        for one in passes_over(whole, algorithm, old_T, seed=(self.config.seed, step)):
+            if divisor:
+                await self._in_learner(partial(self.learner.optim_step, self._params(divisor, ends_batch=False)))
+            output = await self._in_learner(
+                partial(self.learner.forward_backward, one.batch, loss_of_passes(algorithm))
+            )
+            if output.values is not None:
+                clipped_T[one.tokens] |= output.values.clipped_T
+            loss, divisor = loss + output, one.divisor
+        values = None if output.values is None else TokenValues(old_T, clipped_T)
+        learned.add(part, whole, loss.mean_of(algorithm.epochs, values))
+        learned.last_divisor = divisor
+
     async def _mismatch(self, learned: StepAccumulator) -> dict[str, float]:
-        """How far engine and learner are apart with the learner's weights, which are still those of the batch."""
+        """How far engine and learner are apart with the learner's weights that the batch began with.
+
+        They are still there to look at other rollouts with, unless the batch took several optimiser steps.
+        """
         loss, version, recomputes = learned.loss, self.learner.version, self.engine.recomputes
         fresh = fresh_of_batch(learned.parts, learned.losses, version, recomputes=recomputes)
         if fresh is None:
             return {}
         stale_tokens = loss.tokens - fresh.tokens
-        if fresh.tokens < EVIDENCE * loss.tokens:
+        if fresh.tokens < EVIDENCE * loss.tokens and not self.config.algorithm.learns_in_passes:
             batch = probe(
                 self.source.waiting(),
                 self.config.algorithm,
@@ -195,13 +222,12 @@ class Orchestrator(TrainingLoop):
         self.memory.mark("learn")
         return result
 
+    def _params(self, divisor: float, *, ends_batch: bool = True) -> OptimParams:
+        limit = self.config.optimizer.max_grad_norm or None
+        return OptimParams(self.config.learning_rate, divisor, limit, ends_batch)
+
     def _optimise(self, divisor: float) -> tuple[OptimOutput, WeightUpdate]:
-        params = OptimParams(
-            learning_rate=self.config.learning_rate,
-            denominator=divisor,
-            max_grad_norm=self.config.optimizer.max_grad_norm or None,
-        )
-        return self.learner.optim_step(params), self.learner.publish()
+        return self.learner.optim_step(self._params(divisor)), self.learner.publish()
 
     def _token_details(self, learned: StepAccumulator) -> list[list[TurnDetails]] | None:
         """What the learner made of each token, for the records, where they are to have it."""
@@ -264,6 +290,7 @@ class StepAccumulator:
     tally: Tally = field(default_factory=Tally)  # that of the batch, once it is whole
     whole: bool = False
     wait_s: float = 0.0  # of the learner, for rollouts
+    last_divisor: float | None = None  # that of the last optimiser step, where the batch takes several
 
     def add(self, part: BatchPart, assembled: Assembled, loss: LossOutput) -> None:
         self.groups += part.groups
@@ -279,8 +306,13 @@ class StepAccumulator:
 
     @property
     def divisor(self) -> float:
-        """What the gradients of the whole batch are divided by."""
+        """What the loss of the whole batch is divided by."""
         return sum(part.divisor for part in self.parts)
+
+    @property
+    def left_divisor(self) -> float:
+        """What the gradients that are held are divided by."""
+        return self.divisor if self.last_divisor is None else self.last_divisor
 
     @property
     def advantages(self) -> list[list[float]]:

@@ -23,6 +23,7 @@ PART_OF: dict[str, str] = {
     "kl_estimator": "kl_coef",
     "reference": "kl_coef",
     "mis_level": "mis_limit",
+    "tis_level": "tis_limit",
     "length_penalty_start": "length_penalty",
     "length_penalty_full": "length_penalty",
     "repetition_ngram": "repetition_penalty",
@@ -80,6 +81,11 @@ class LossConfig(StrictModel):
         description="Truncated importance sampling: a token's ratio of learner to sampler weighs no more than this. Of "
         f"{', '.join(name for name, one in algorithms().items() if one.weighs_by_ratio)}.",
     )
+    tis_level: RatioOf = Field(
+        "token",
+        description="What tis_limit bounds, with old_logprobs = recomputed: the ratio of a token; or of a sequence, as "
+        "product or as geometric mean.",
+    )
     mis_limit: float | None = Field(
         None,
         gt=1,
@@ -88,6 +94,11 @@ class LossConfig(StrictModel):
     mis_level: RatioOf = Field(
         "token",
         description="What mis_limit bounds: the ratio of a token; or of a sequence, as product or as geometric mean.",
+    )
+    old_logprobs: Literal["sampler", "recomputed"] = Field(
+        "sampler",
+        description="What the loss compares the learner with: the sampler, or the learner itself before the batch; "
+        "tis_limit and mis_limit then bound the ratio between these two.",
     )
     kl_coef: float = Field(
         0.0, ge=0, description="Weight per token of the KL to the reference; 0 = none, and no reference is held."
@@ -129,14 +140,27 @@ class LossConfig(StrictModel):
                 raise ValueError(f"{name} would have no effect: loss = {self.loss} does not use it")
         if self.loss in algorithms():
             algorithms()[self.loss].check_args("loss", self.loss_args)
-            algorithms()[self.loss].check_limits(self)
+            self._check_limits()
         for name, weight in PART_OF.items():
             if name in type(self).model_fields and self.differs(name) and not (value := getattr(self, weight)):
                 raise ValueError(f"{name} would have no effect: {weight} is {'not set' if value is None else 0}")
         self._limits_leave_each_other_an_effect()
         return self
 
+    def _check_limits(self) -> None:
+        if self.old_logprobs == "sampler":
+            algorithms()[self.loss].check_limits(self)
+        elif not algorithms()[self.loss].compares_with_sampler:
+            raise ValueError(f"old_logprobs would have no effect: loss = {self.loss} has no ratio")
+
     def _limits_leave_each_other_an_effect(self) -> None:
+        if self.old_logprobs == "recomputed":
+            return
+        if self.tis_level != "token":
+            raise ValueError(
+                f'tis_level = "{self.tis_level}" needs old_logprobs = "recomputed": a loss weighs tokens by their own '
+                "ratios"
+            )
         if self.tis_limit is None:
             return
         if self.eps_high is not None and self.tis_limit <= 1 + self.eps_high:
@@ -173,6 +197,10 @@ class AlgorithmConfig(LossConfig):
     aggregation_length: int | None = Field(
         None, ge=1, description="Divisor of each rollout's sum, with constant. Default: sampling.max_tokens."
     )
+    minibatches: int = Field(
+        1, ge=1, description="Optimiser steps that one pass over a batch takes, each with its share of the groups."
+    )
+    epochs: int = Field(1, ge=1, description="Passes over each batch.")
     reference: str = Field(
         INITIAL,
         min_length=1,
@@ -231,7 +259,12 @@ class AlgorithmConfig(LossConfig):
     def learns_in_parts(self) -> bool:
         """Whether some groups of a batch can be learned before the others are known: nothing is a mean over all."""
         whole = find(self.advantage, "advantages").needs_whole_batch
-        return not whole and self.reward_norm not in ("batch", "running")
+        return not whole and self.reward_norm not in ("batch", "running") and not self.learns_in_passes
+
+    @property
+    def learns_in_passes(self) -> bool:
+        """Whether the learner's logprobs of a whole batch are computed before its first optimiser step."""
+        return self.minibatches > 1 or self.epochs > 1 or self.old_logprobs == "recomputed"
 
     @field_validator("advantage")
     @classmethod

@@ -30,6 +30,16 @@ def batches_are_whole_groups(run: RunConfig) -> str | None:
     )
 
 
+def minibatches_are_whole_groups(run: RunConfig) -> str | None:
+    groups = run.batch_size // run.rollouts_per_example
+    if not groups % run.algorithm.minibatches:
+        return None
+    return (
+        f"algorithm.minibatches = {run.algorithm.minibatches} does not divide the {groups} groups of a batch "
+        f"(batch_size / rollouts_per_example): an optimiser step learns from whole groups"
+    )
+
+
 def a_group_runs_whole(run: RunConfig) -> str | None:
     if run.max_concurrent >= run.rollouts_per_example:
         return None
@@ -187,6 +197,7 @@ def vllm_reports_what_is_learned_from(run: RunConfig) -> str | None:
 
 RULES: tuple[Rule, ...] = (
     batches_are_whole_groups,
+    minibatches_are_whole_groups,
     a_group_runs_whole,
     synchronous_training_has_no_lead,
     rollouts_may_be_as_old_as_their_lead,

@@ -272,13 +272,9 @@ def divide(batch: PackedBatch, ranks: int) -> Division:
         rank = loads.index(min(loads))
         loads[rank] += tokens
         chosen[rank] += sequences
-    starts = batch.cu_seqlens.astype(np.int64)
-    places = [
-        np.concatenate([np.zeros(0, np.int64), *(np.arange(starts[b], starts[b + 1]) for b in sorted(own))])
-        for own in chosen
-    ]
-    parts = tuple(_part(batch, sorted(own), indices) for own, indices in zip(chosen, places, strict=True))
-    return Division(parts, tuple(places), len(batch.ids))
+    ordered = [sorted(own) for own in chosen]
+    parts = tuple(batch.take(own) if own else None for own in ordered)
+    return Division(parts, tuple(map(batch.tokens_of, ordered)), len(batch.ids))
 
 
 def empty_part() -> PackedBatch:
@@ -316,25 +312,6 @@ def _groups(batch: PackedBatch) -> Iterable[tuple[int, list[int]]]:
         sequences.sort()
         lengths = sum(bounds[b + 1] - bounds[b] - prompts[b] for b in sequences)
         yield lengths + max(prompts[b] for b in sequences), sequences
-
-
-def _part(batch: PackedBatch, sequences: Sequence[int], indices: Index) -> PackedBatch | None:
-    if not sequences:
-        return None
-    return PackedBatch(
-        ids=batch.ids[indices],
-        trained=batch.trained[indices],
-        logprobs=batch.logprobs[indices],
-        advantages=batch.advantages[indices],
-        versions=batch.versions[indices],
-        cu_seqlens=np.cumsum([0, *batch.lengths[list(sequences)]], dtype=np.int32),
-        temperatures=batch.temperatures[indices],
-        rollouts=tuple(batch.rollouts[b] for b in sequences),
-        experts=None if batch.experts is None else batch.experts[indices],
-        kept=None if batch.kept is None else batch.kept.take(indices),
-        weights=None if batch.weights is None else batch.weights[indices],
-        groups=None if batch.groups is None else batch.groups[list(sequences)],
-    )
 
 
 def _plain(lengths: tuple[int, ...]) -> PackedBatch:
