@@ -1,11 +1,19 @@
 """`nemo:` against NeMo-Gym's own resources servers, and its agent against `whet env serve` (`scripts/nemo_venv.py`)."""
 
+import contextlib
 import json
+import subprocess
+import threading
 from pathlib import Path
 
+import httpx
 import pytest
+import uvicorn
 
 import whet
+from whet.gateway.app import Gateway
+from whet.gateway.serve import address_of, listen
+from whet.integrations.nemo_server import NemoGymApp
 
 ROOT = Path(__file__).parents[2]
 VENV = ROOT / ".venv-nemo"
@@ -77,3 +85,38 @@ def test_servers_of_other_agents_are_refused():
     for name, reason in (("blackjack", "has no /seed_session"), ("example_mcp_weather", "MCP server")):
         rows = play(name, ["stand"])
         assert all(row["reward"] is None and reason in row["error"]["message"] for row in rows)
+
+
+@contextlib.contextmanager
+def serving(app):
+    with listen("127.0.0.1", 0) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        yield address_of(listening)
+        server.should_exit = True
+        thread.join()
+
+
+def calculated(prompt, tools):
+    """A model that calls its tool twice at once, and answers with what it returned."""
+    results = [message["content"] for message in prompt if message["role"] == "tool"]
+    if results:
+        return results[-1]
+    question = prompt[-1]["content"].split("What is ")[1].rstrip("?")
+    for word, sign in (("plus", "+"), ("minus", "-"), ("times", "*")):
+        question = question.replace(word, sign)
+    name = tools[0]["name"]
+    return calls((name, {"expression": "0"}), (name, {"expression": question}))
+
+
+def test_the_gymnasium_agent_of_nemo_gym_plays_an_environment():
+    env = whet.load_environment("calculator", num_train=8)
+    gateway = Gateway({"scripted": whet.ScriptedClient(calculated)})
+    with serving(NemoGymApp(env).app) as url, serving(gateway.app) as model:
+        rows = httpx.get(f"{url}/rows/train.jsonl").text
+        command = [PYTHON, Path(__file__).with_name("nemo_drive.py"), url, model]
+        output = subprocess.run(command, input=rows, capture_output=True, text=True, timeout=300)
+    assert output.returncode == 0, output.stderr
+    kinds = ["function_call", "function_call", "function_call_output", "function_call_output", "message"]
+    assert [json.loads(line) for line in output.stdout.splitlines()] == [[1.0, True, kinds, 1.0]] * 8

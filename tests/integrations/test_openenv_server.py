@@ -116,7 +116,7 @@ def test_a_page_of_a_browser_gets_no_session(web):
 
 def test_an_address_open_to_others_is_refused():
     with pytest.raises(ConfigError, match="open to other machines"):
-        openenv_server.serve(environment(), "0.0.0.0", 0, print)
+        openenv_server.serve(openenv_server.OpenEnvApp(environment()).app, "0.0.0.0", 0, print)
 
 
 @pytest.mark.parts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -178,22 +178,29 @@ def serve(
     ] = "{}",
     host: Annotated[str, typer.Option(help="Address of this machine alone to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    protocol: Annotated[
+        Literal["openenv", "nemo-gym"], typer.Option("--as", help="Whose clients are to play it.")
+    ] = "openenv",
 ) -> None:
-    """Serve an environment by the protocol of OpenEnv, until interrupted: an episode for each WebSocket.
+    """Serve an environment to other trainers, until interrupted.
+
+    For OpenEnv an episode is a WebSocket. For NeMo-Gym the server is a resources server of its gymnasium agent,
+    whose rows it has at /rows/train.jsonl and /rows/eval.jsonl.
 
     \b
     Examples:
       whet env serve calculator
-      whet env serve ./environments/word_game -a '{"max_length": 9}' --port 8001
+      whet env serve ./environments/word_game -a '{"max_length": 9}' --port 8001 --as nemo-gym
     """
     from whet.envs.loading import load_environment
 
     try:
-        from whet.integrations import openenv_server
+        from whet.integrations import nemo_server, openenv_server
     except ImportError as error:
         raise MissingExtraError("whet env serve", "openenv") from error
     env = load_environment(environment, **json_object("--env-args", env_args))
-    openenv_server.serve(env, host, port, lambda address: typer.echo(f"{environment} at {address}"))
+    app = nemo_server.NemoGymApp(env).app if protocol == "nemo-gym" else openenv_server.OpenEnvApp(env).app
+    openenv_server.serve(app, host, port, lambda address: typer.echo(f"{environment} at {address}"))
 
 
 @app.command("install")

@@ -88,14 +88,18 @@ class Episode:
         return await self._next()
 
     async def step(self, action: MessageAction) -> dict[str, Any]:
-        if self._task is None or self._task.done():
-            raise EnvError("there is no episode to take a step in; send reset first")
         calls = [
             ToolCall(id=f"call_{self.steps}_{number}", name=call.name, arguments=json.dumps(call.arguments))
             for number, call in enumerate(action.tool_calls)
         ]
+        return await self.say(AssistantMessage(action.message, tool_calls=calls or None))
+
+    async def say(self, message: AssistantMessage) -> dict[str, Any]:
+        """The observation after the model's turn."""
+        if self._task is None or self._task.done():
+            raise EnvError("there is no episode to take a step in; send reset first")
         self.steps += 1
-        self._answers.put_nowait(AssistantMessage(action.message, tool_calls=calls or None))
+        self._answers.put_nowait(message)
         return await self._next()
 
     async def close(self) -> None:
@@ -203,8 +207,8 @@ class OpenEnvApp:
         return True
 
 
-def serve(env: Environment, host: str, port: int, on_ready: Callable[[str], None]) -> None:
-    """Serve until interrupted; `on_ready` is called with the address. Raises `ConfigError`."""
+def serve(app: Any, host: str, port: int, on_ready: Callable[[str], None]) -> None:
+    """Serve an ASGI application until interrupted; `on_ready` is called with the address. Raises `ConfigError`."""
     try:
         import uvicorn
         import websockets  # noqa: F401
@@ -214,12 +218,12 @@ def serve(env: Environment, host: str, port: int, on_ready: Callable[[str], None
 
     if not is_loopback(host):
         raise ConfigError(
-            f"host {host} is open to other machines, and OpenEnv's protocol has no key. Listen on 127.0.0.1, and let a "
+            f"host {host} is open to other machines, and the protocol has no key. Listen on 127.0.0.1, and let a "
             "tunnel or a proxy that checks who connects pass requests on."
         )
     with listen(host, port) as listening:
         options = uvicorn.Config(
-            OpenEnvApp(env).app, http=PatientConnection, ws_max_size=MAX_BYTES, log_level="warning", lifespan="off"
+            app, http=PatientConnection, ws_max_size=MAX_BYTES, log_level="warning", lifespan="off"
         )
         on_ready(address_of(listening))
         uvicorn.Server(options).run(sockets=[listening])
