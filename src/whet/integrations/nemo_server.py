@@ -33,6 +33,7 @@ from whet.gateway.interfaces.openai_responses import read_items
 from whet.gateway.wire import RequestError
 from whet.integrations.openenv_server import Episode, EpisodeReset
 from whet.messages import as_message, content_text
+from whet.parsing import as_number
 from whet.types import AssistantMessage, Tool
 
 COOKIE = "whet_session"
@@ -164,10 +165,11 @@ async def _alive(request: Request) -> Response:
 async def _aggregate(body: Any, session: str) -> Response:
     """The mean reward of `verify_responses`, which NeMo-Gym asks for at the end of a collection."""
     rows = body.get("verify_responses")
-    rewards = [row.get("reward") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    if not rewards or not all(isinstance(reward, int | float) for reward in rewards):
+    rewards = [as_number(row.get("reward")) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    known = [reward for reward in rewards if reward is not None]
+    if not rewards or len(known) < len(rewards):
         raise RequestError("verify_responses should be a list of objects with a reward")
-    mean = {"mean/reward": sum(rewards) / len(rewards)}
+    mean = {"mean/reward": sum(known) / len(known)}
     return JSONResponse({"group_level_metrics": [], "agent_metrics": mean, "key_metrics": mean})
 
 
