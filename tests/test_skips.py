@@ -1,4 +1,4 @@
-"""Skips that are not listed fail a run under continuous integration, in one process and with pytest-xdist."""
+"""Skips that are not listed fail a run under continuous integration, in one process and in several."""
 
 from __future__ import annotations
 
@@ -11,15 +11,24 @@ from pathlib import Path
 import pytest
 
 SKIPS = Path(__file__).with_name("skips.py")
+WORKERS = SKIPS.with_name("workers.py")
 PLUGIN = """
 import importlib.util
-spec = importlib.util.spec_from_file_location("skips", {skips!r})
-skips = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(skips)
+
+def load(path):
+    spec = importlib.util.spec_from_file_location("loaded", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+def pytest_addoption(parser):
+    parser.addoption("--workers", type=int)
 
 def pytest_configure(config):
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(skips.Skips(skips.Path({entries!r})))
+    skips = load({skips!r})
+    config.pluginmanager.register(skips.Skips(skips.Path({entries!r})))
+    if config.option.workers:
+        config.pluginmanager.register(load({workers!r}).Workers(config, config.option.workers, str))
 """
 ENTRIES = """
 [[skip]]
@@ -38,7 +47,9 @@ MODULE = "import pytest\npytest.importorskip('no_module_of_this_name')\n"
 
 
 def run(folder: Path, ci: bool, *options: str, entries: str = ENTRIES, **files: str) -> tuple[int, str]:
-    (folder / "conftest.py").write_text(PLUGIN.format(skips=str(SKIPS), entries=str(folder / "skips.toml")))
+    (folder / "conftest.py").write_text(
+        PLUGIN.format(skips=str(SKIPS), workers=str(WORKERS), entries=str(folder / "skips.toml"))
+    )
     (folder / "skips.toml").write_text(entries)
     for name, text in files.items():
         (folder / f"test_{name}.py").write_text(text)
@@ -49,7 +60,7 @@ def run(folder: Path, ci: bool, *options: str, entries: str = ENTRIES, **files: 
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("options", [(), ("-p", "xdist.plugin", "-n", "1")], ids=["one process", "xdist"])
+@pytest.mark.parametrize("options", [(), ("--workers", "1")], ids=["one process", "workers"])
 def test_skips_that_are_not_listed_fail_under_ci_and_are_named(tmp_path: Path, options: tuple[str, ...]) -> None:
     code, said = run(tmp_path, True, *options, some=UNLISTED, more=MODULE)
     assert code == 1, said
@@ -58,7 +69,7 @@ def test_skips_that_are_not_listed_fail_under_ci_and_are_named(tmp_path: Path, o
     assert "test_more.py: could not import 'no_module_of_this_name'" in said
 
 
-@pytest.mark.parametrize("options", [(), ("-p", "xdist.plugin", "-n", "1")], ids=["one process", "xdist"])
+@pytest.mark.parametrize("options", [(), ("--workers", "1")], ids=["one process", "workers"])
 def test_a_listed_skip_passes_under_ci(tmp_path: Path, options: tuple[str, ...]) -> None:
     code, said = run(tmp_path, True, *options, some=LISTED)
     assert code == 0, said

@@ -14,6 +14,7 @@ another hash seed) is shown by tests that start `whet` from nothing.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import select
 import signal
@@ -49,6 +50,7 @@ class Warm:
     def __init__(self) -> None:
         self._server: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
+        self._sending = multiprocessing.get_context("fork").Lock()
         self._started: list[Process] = []
 
     def start(
@@ -105,8 +107,11 @@ class Warm:
         }
         status, told = os.pipe()
         message = json.dumps(request).encode() + b"\n"
-        sent = socket.send_fds(self._connection(), [message], [*streams, told])
-        self._connection().sendall(message[sent:])
+        self.begin()
+        assert self._socket is not None
+        with self._sending:
+            sent = socket.send_fds(self._socket, [message], [*streams, told])
+            self._socket.sendall(message[sent:])
         os.close(told)
         return os.fdopen(status, "rb", buffering=0)
 
@@ -124,20 +129,24 @@ class Warm:
             process.close()
         self._started.clear()
 
+    def begin(self) -> None:
+        """Start the server, unless it has been started: it imports, and nothing waits for it yet.
+
+        Processes that are forked after that may all use it.
+        """
+        if self._socket is not None:
+            return
+        self._socket, theirs = socket.socketpair()
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(SERVER), *MODULES]
+        self._server = subprocess.Popen(command, stdin=theirs, env=environment)
+        theirs.close()
+
     def close(self) -> None:
         self.clean()
         if self._socket is not None and self._server is not None:
             self._socket.close()
             self._server.wait(timeout=DEADLINE)
-
-    def _connection(self) -> socket.socket:
-        if self._socket is None:
-            self._socket, theirs = socket.socketpair()
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            command = [sys.executable, str(SERVER), *MODULES]
-            self._server = subprocess.Popen(command, stdin=theirs, env=environment)
-            theirs.close()
-        return self._socket
 
 
 class Process:

@@ -109,7 +109,7 @@ def test_a_worker_that_does_not_get_ready_is_not_waited_for_for_ever(
     monkeypatch.setattr("whet.rollouts.workers.pool.READY_S", 0.6)
     monkeypatch.setattr("whet.rollouts.workers.pool.STARTS_AT_MOST", 1)
     (room.folder / "hang_but_in").write_text(str(os.getpid()))
-    with pytest.raises(RunError, match=r"do not get ready \(not ready after 1 s\)"):
+    with pytest.raises(RunError, match=r"do not get ready \(not ready after \d+ s\)"):
         room.run(room.config(workers=2, max_concurrent=2))
     assert list(room.folder.glob("out/*")) == []  # no row was saved, so nothing is left
 
