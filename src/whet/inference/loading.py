@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from whet.errors import MissingExtraError, ModelLoadError
 from whet.inference.architecture import Architecture
-from whet.inference.devices import choose_device, expand_segments
+from whet.inference.devices import BLOCK_FORMS, choose_device, expand_segments
 from whet.inference.model_names import ADAPTER_CONFIG, find_local, resolve_model
 from whet.inference.plain.family import OtherFamily, check_known, describe
 
@@ -79,7 +79,8 @@ def load_policy(
         model: `whet/tiny` ships with the package; a directory wins over a Hugging Face id of the same name. A directory
             with a PEFT adapter is merged onto the base model that it names. Or what `read_model` made of one.
         dtype: `float32` (exact: agrees with the learner), `bfloat16`, or `packed`: the matrices of a GGUF file stay in
-            its blocks, and are computed with in float32, on CUDA in bfloat16.
+            its blocks, `nf4`, `int8`: layers of safetensors are quantised (`quantised_base.py`); these are computed
+            with in float32, on CUDA in bfloat16.
         device: `auto` (CUDA, then MPS where it can, else CPU), `cpu`, `cuda`, `cuda:N` or `mps`.
         threads: torch threads; default: leave as it is.
         max_context: tokens of prompt and answer together; default: the model's own limit.
@@ -90,7 +91,7 @@ def load_policy(
         record_kept: samples of requests with top-p, top-k, min-p or temperature 0 record which tokens were left.
         repeatable: the same requests give the same bits, whatever came before; False saves work for a server.
         base_dtype: adapters of the policy are to come, from a learner that has the model as their base in this dtype,
-            or `packed` as above, and computed with in `dtype`; a large one is shared with it, and not merged with them
+            or one of the latter, and computed with in `dtype`; a large one is shared with it, and not merged with them
             (`weights/frozen_base.py`).
         batch_invariant: answers have the same bits whatever else is in the batch; see `EmbeddedEngine`.
 
@@ -103,23 +104,24 @@ def load_policy(
         from whet.inference.limits import EngineLimits
         from whet.inference.policy_client import PolicyClient
         from whet.inference.weights.frozen_base import FrozenBase, worth_sharing
-        from whet.inference.weights.gguf_tensors import GGUFTensors
+        from whet.inference.weights.quantised_base import frozen_tensors
     except ModuleNotFoundError as error:
         raise _missing(error) from error
 
     on = choose_device(device)
     expand_segments(on)
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    dtypes["packed"] = torch.bfloat16 if on.startswith("cuda") else torch.float32
+    dtypes |= dict.fromkeys(BLOCK_FORMS, torch.bfloat16 if on.startswith("cuda") else torch.float32)
     if dtype not in dtypes:
         raise ModelLoadError(f"dtype must be one of {', '.join(dtypes)}, not {dtype!r}")
     if threads is not None:
         torch.set_num_threads(threads)
     files = read_model(model) if isinstance(model, str) else model
     whole = files.base or files.path
-    apart = "packed" in (dtype, base_dtype)  # whether an adapter is kept apart from the weights that it belongs to
-    if apart:
-        weights: WholeModel = GGUFTensors.of(whole)
+    form = next((each for each in (dtype, base_dtype) if each in BLOCK_FORMS), None)
+    apart = form is not None  # whether an adapter is kept apart from the weights that it belongs to
+    if form is not None:
+        weights: WholeModel = frozen_tensors(whole, files.arch, form, on)
     elif base_dtype is not None and isinstance(files.arch, Architecture) and worth_sharing(whole, files.arch):
         weights, apart = FrozenBase.of(whole, files.arch, getattr(torch, base_dtype), on), True
     else:

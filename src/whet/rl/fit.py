@@ -138,10 +138,10 @@ def _changes(config: RunConfig | SftConfig, memory: Mapping[str, int], needed: i
     changes = []
     if config.lora is None:
         changes.append("[lora] (an adapter in place of all weights)")
-    elif not config.packed_base and config.ranks == 1 and config.model.endswith(".gguf"):
-        changes.append('lora.base = "packed"')
+    elif not config.quantised_base and config.ranks == 1:
+        changes.append(f'lora.base = "{"packed" if config.model.endswith(".gguf") else "nf4"}"')
     key, dtype = ("base_dtype", learner.base_dtype) if config.lora else ("weights_dtype", learner.weights_dtype)
-    if dtype != "bfloat16" and not config.packed_base:
+    if dtype != "bfloat16" and not config.quantised_base:
         changes.append(f'learner.{key} = "bfloat16"')
     if memory.get(WEIGHTS, 0) and config.inference.dtype == "float32":
         changes.append('inference.dtype = "bfloat16"')

@@ -15,7 +15,8 @@
                   has base_dtype. A small base, one of experts, and one that takes turns: it keeps the file mapped,
                   merges in float32 (4 x parameters of layers) and packs new weights while the old ones sample; a
                   learner whose base is bfloat16 maps it once more. Of a packed base engine and learner have the GGUF
-                  file mapped, and nothing else of it
+                  file mapped, and nothing else of it; of one in nf4 4.5 bits a parameter of layers (int8: 8), and the
+                  file's own embeddings
     processes     Python, torch and other libraries with what malloc keeps: 235 MiB of the run, 85 more with the learner
                   in it; 205 of an engine, 255 of a learner, 32 of a worker of environments, each in a process of its
                   own; files of libraries, which all of them share, 115; 1.4 GiB of a vLLM server on its host
@@ -62,6 +63,8 @@ HEAP_OF_ADAPTER, HEAP_OF_ALL = 0.8, 0.4
 where all weights learn, gradients and optimiser lie in it. Measured with SmolLM2-135M."""
 ENGINE_TIMES, ENGINE_MOST = 3, 256 << 20
 """Of an embedded engine on a CPU: prompts, prefill and copies of its cache, in sizes of the cache, and at most."""
+BYTES_QUANTISED = {"nf4": 0.5625, "int8": 1.0}
+"""Of a weight, with its scale (`quantised_base.py`)."""
 PROCESSES, OTHER_RANKS = "Python and libraries", "activations of other ranks"
 ACTIVATIONS, OTHER_GROUPS = "learner: activations", "other groups of ranks"
 LIBRARIES, RUN, WITH_LEARNER, WORKER, SERVER = (mib << 20 for mib in (115, 235, 85, 32, 1434))
@@ -98,7 +101,7 @@ def host_parts(config: RunConfig | SftConfig, devices: Mapping[str, str], memory
         parts[OTHER_RANKS] = (config.ranks - 1) * memory[ACTIVATIONS]
         divided = sum(size for name, size in memory.items() if name.startswith("learner: ")) - memory[ACTIVATIONS]
         parts[OTHER_GROUPS] = (config.ranks // (config.learner.shard_ranks or config.ranks) - 1) * divided
-    if not on_gpu and not config.packed_base:
+    if not on_gpu and not config.quantised_base:
         share = HEAP_OF_ALL if config.lora is None else HEAP_OF_ADAPTER
         parts[LEARNER_HEAP] = int(config.ranks * share * memory[ACTIVATIONS])
     if config.inference.engine != "vllm" and devices.get("sampler") == "cpu":
@@ -239,16 +242,19 @@ def sampler_parts(
 def merging_parts(arch: Architecture, config: TrainingConfig, inference: InferenceConfig) -> dict[str, int]:
     """Of an embedded engine that adapters are merged into, and of the base's files."""
     count, directory = parameter_count(arch), on_this_machine(config.model)
-    if config.packed_base:
+    if config.quantised_base == "packed":
         source = None if directory is None else source_of(directory)
         return {WEIGHTS: 0, MAPPED: 0 if source is None else source.stat().st_size}
-    files = () if directory is None else (base_of_adapter(directory) or directory).glob("*.safetensors")
+    files = () if directory is None else list((base_of_adapter(directory) or directory).glob("*.safetensors"))
+    embeddings = arch.vocab_size * arch.hidden_size * (1 if arch.tied_embeddings else 2)
+    if config.quantised_base:
+        as_stored = sum(file.stat().st_size for file in files) * embeddings // count
+        return {WEIGHTS: 0, MAPPED: as_stored + int((count - embeddings) * BYTES_QUANTISED[config.quantised_base])}
     if arch.experts is None and count > COPIED and not config.deployment.colocate:  # see `frozen_base.py`
         base = count * _held_bytes(config)
         as_it_is = abs(sum(file.stat().st_size for file in files) - base) < base // 8  # then processes share it
         apart = isinstance(config, RunConfig) and config.engine_process
         return {WEIGHTS: base if apart and not as_it_is else 0}
-    embeddings = arch.vocab_size * arch.hidden_size * (1 if arch.tied_embeddings else 2)
     return {
         "sampler: next weights": count * (2 if inference.dtype == "bfloat16" else 4),
         MAPPED: sum(file.stat().st_size for file in files) * (2 if _held_bytes(config) == 2 else 1),
@@ -278,8 +284,8 @@ def learner_parts(arch: Architecture, config: TrainingConfig, *, tokens: int, le
 
 
 def _held_bytes(config: TrainingConfig) -> int:
-    """Of a parameter that the model computes with; of a packed base none is held."""
-    if config.packed_base:
+    """Of a parameter that the model computes with; of a quantised base none is held."""
+    if config.quantised_base:
         return 0
     dtype = config.learner.weights_dtype if config.lora is None else config.learner.base_dtype
     return 2 if dtype == "bfloat16" else 4

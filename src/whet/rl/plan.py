@@ -25,7 +25,7 @@ from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import ConfigError, DatasetError, EngineError, ModelLoadError
 from whet.inference.architecture import Architecture
-from whet.inference.devices import check_device, visible_gpus, why_missing
+from whet.inference.devices import check_device, visible_gpus, why_missing, why_not_quantised
 from whet.inference.loading import context_of, over_context, read_model
 from whet.inference.vllm.interpreter import find_vllm
 from whet.rl import step_time
@@ -194,7 +194,7 @@ def _check_devices(config: RunConfig | SftConfig) -> None:
 
 
 def _missing(config: RunConfig, plan: TrainingPlan[Any]) -> list[str]:
-    split, lacking = config.gpus, list[str]()
+    split, lacking = config.gpus, _missing_quantiser(config, plan)
     if config.deployment.ray_address is not None:
         from whet.rl.cluster.check import missing_on_cluster
 
@@ -217,9 +217,14 @@ def _missing(config: RunConfig, plan: TrainingPlan[Any]) -> list[str]:
     return lacking
 
 
+def _missing_quantiser(config: RunConfig | SftConfig, plan: TrainingPlan[Any]) -> list[str]:
+    reason = why_not_quantised(config.quantised_base or "", plan.devices["learner"])
+    return [] if reason is None else [f'lora.base = "{config.quantised_base}": {reason}']
+
+
 def _missing_for_fine_tuning(plan: TrainingPlan[Any]) -> list[str]:
     if plan.config.ranks == 1:
-        return []
+        return _missing_quantiser(plan.config, plan)
     needed = len(plan.placement.learning)
     if needed > plan.gpus:
         return [f"GPUs: {needed} needed to learn, {plan.gpus} here."]

@@ -14,12 +14,14 @@ from tests.inference.weights import gguf_files
 from transformers import AutoModelForCausalLM
 
 from whet.errors import ModelLoadError
+from whet.inference.architecture import Architecture
 from whet.inference.loading import load_policy
 from whet.inference.model_names import resolve_model
+from whet.inference.plain.family import describe
 from whet.inference.protocol import SampleRequest, SamplingParams, WeightUpdate
-from whet.inference.weights.block_matrix import BlockMatrix
+from whet.inference.weights.block_matrix import BlockMatrix, JoinedRows, joined
 from whet.inference.weights.gguf_tensors import TRANSPOSED, GGUFTensors, complete
-from whet.inference.weights.model_weights import read_checkpoint
+from whet.inference.weights.model_weights import pack, read_checkpoint
 
 KINDS = gguf.GGMLQuantizationType
 PROMPT = [5, 9, 40, 77, 8, 8, 120, 31]
@@ -106,6 +108,19 @@ def test_engines_of_one_process_share_the_file(file: Path) -> None:
     assert first[name].blocks.data_ptr() == second[name].blocks.data_ptr()
 
 
+def test_matrices_that_read_the_same_are_one_in_blocks(file: Path) -> None:
+    tensors, arch = GGUFTensors.of(resolve_model(str(file))), describe(resolve_model(str(file)))
+    assert isinstance(arch, Architecture)
+    for layer in pack(tensors, arch, dtype=torch.float32, device=torch.device("cpu")).layers:
+        for weight in (layer.qkv, layer.gate_up):
+            assert isinstance(weight, JoinedRows)
+            assert len(weight.parts) == 1
+    down, output = (tensors[f"model.layers.0.{name}.weight"] for name in ("mlp.down_proj", "self_attn.o_proj"))
+    assert isinstance(down, BlockMatrix)
+    assert isinstance(output, BlockMatrix)
+    assert len(joined([down, output])) == 2
+
+
 def test_a_transposed_copy_that_cannot_be_written_is_said_and_leaves_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,9 +129,9 @@ def test_a_transposed_copy_that_cannot_be_written_is_said_and_leaves_nothing(
 
     directory = resolve_model(str(file))
     monkeypatch.setattr("whet.inference.weights.gguf_tensors.os.fsync", full)
-    with pytest.raises(ModelLoadError, match=r"gguf_transposed.bin cannot be written: .*No space left"):
+    with pytest.raises(ModelLoadError, match=rf"{TRANSPOSED} cannot be written: .*No space left"):
         GGUFTensors.of(directory)
-    assert not list(directory.glob("gguf_transposed*"))
+    assert not list(directory.glob(f"{Path(TRANSPOSED).stem}*"))
 
 
 def test_a_learner_computes_in_the_thread_of_an_engine(file: Path) -> None:

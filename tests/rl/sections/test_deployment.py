@@ -104,9 +104,10 @@ def test_taking_turns_is_on_one_device() -> None:
     assert not config({"colocate": True}).gpus.demanded
 
 
-def test_taking_turns_is_not_for_a_packed_base() -> None:
-    data = {**MINIMAL, "lora": {"base": "packed"}, "deployment": {"colocate": True}}
-    with pytest.raises(ConfigError, match=r'with lora\.base = "packed" both have'):
+@pytest.mark.parametrize("form", ["packed", "nf4"])
+def test_taking_turns_is_not_for_a_quantised_base(form: str) -> None:
+    data = {**MINIMAL, "lora": {"base": form}, "deployment": {"colocate": True}}
+    with pytest.raises(ConfigError, match=rf'with lora\.base = "{form}" both have'):
         validate(RunConfig, data, "run.toml")
 
 

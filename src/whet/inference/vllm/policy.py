@@ -10,6 +10,7 @@ from pathlib import Path
 
 from whet.errors import ConfigError
 from whet.inference.architecture import read_json
+from whet.inference.devices import BLOCK_FORMS
 from whet.inference.loading import Policy, read_model
 from whet.inference.model_names import ADAPTER_CONFIG
 from whet.inference.policy_client import PolicyClient
@@ -40,8 +41,10 @@ async def open_vllm_policy(
     `max_rows` are answered together; with `adapters` more can be loaded, of rank 64 at most. Raises `ModelLoadError`
     for files that cannot be read, and `EngineError` where there is no vLLM, or it does not start.
     """
-    if dtype == "packed":
-        raise ConfigError('dtype = "packed" is for engine = "embedded": vLLM is given weights in float32 or bfloat16.')
+    if dtype in BLOCK_FORMS:
+        raise ConfigError(
+            f'dtype = "{dtype}" is for engine = "embedded": vLLM is given weights in float32 or bfloat16.'
+        )
     files = read_model(model)
     python = find_vllm(None)
     gpus = gpus_of(device, python)

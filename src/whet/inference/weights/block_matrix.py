@@ -8,7 +8,7 @@ Shapes: N inputs of width C; R outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from whet.inference.weights.gguf_blocks import BlockFormat, scratch
 
-_CPU_WEIGHTS, _CUDA_WEIGHTS = 1 << 20, 1 << 26
-"""Dequantised at a time: 4 MiB and 256 MiB in float32. With fewer, calling operations takes longer than they do."""
+_CPU_WEIGHTS, _CUDA_WEIGHTS = 1 << 21, 1 << 26
+"""Dequantised at a time: 8 MiB and 256 MiB in float32. With fewer, calling operations takes longer than they do."""
 _LEAST_ROWS = 256
 """Rows that are dequantised at a time at least, since operations run along them."""
 
@@ -40,19 +40,33 @@ class BlockMatrix:
     def device(self) -> torch.device:
         return self.blocks.device
 
-    def to(self, device: torch.device) -> BlockMatrix:
-        return BlockMatrix(self.blocks.to(device), self.format)
+    @property
+    def stored(self) -> tuple[Tensor, ...]:
+        """All its memory; the first is in bytes."""
+        return (self.blocks,)
+
+    def like(self, *stored: Tensor) -> BlockMatrix:
+        """A matrix of this kind with other memory."""
+        return BlockMatrix(stored[0], self.format)
+
+    def to(self, device: torch.device | str) -> BlockMatrix:
+        return self.like(*(each.to(device) for each in self.stored))
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The whole matrix, [R, C]."""
-        return self.part(slice(0, self.shape[0]), dtype).contiguous()
+        weight_RC = torch.empty(self.shape, dtype=dtype, device=self.device)
+        for part, weight in self._parts(dtype):
+            weight_RC[part] = weight.T
+        return weight_RC
 
     def select(self, rows_N: Tensor) -> Tensor:
         """Some rows, [N, C] float32."""
         return self.format.dequantize(self.blocks.index_select(1, rows_N)).T.contiguous()
 
     def part(self, rows: slice, dtype: torch.dtype) -> Tensor:
-        """Rows one after the other, [n, C]; a column of them is contiguous."""
+        """Rows one after the other, [n, C], a column contiguous; what is dequantised next overwrites them."""
+        if rows.stop - rows.start <= self._rows_at_once(dtype):
+            return self._transposed(rows, dtype).T
         weight_Cn = torch.empty(self.columns, rows.stop - rows.start, dtype=dtype, device=self.device)
         for part, weight in self._parts(dtype, rows):
             weight_Cn[:, part.start - rows.start : part.stop - rows.start] = weight
@@ -83,12 +97,13 @@ class BlockMatrix:
 
     def _parts(self, dtype: torch.dtype, rows: slice | None = None) -> Iterator[tuple[slice, Tensor]]:
         """Rows and the transposed matrix of them, [C, n], which the next part overwrites."""
-        rows = rows or slice(0, self.shape[0])
-        at_once = _CUDA_WEIGHTS if self.blocks.is_cuda else _CPU_WEIGHTS
-        step = max(_LEAST_ROWS, at_once // self.columns)
+        rows, step = rows or slice(0, self.shape[0]), self._rows_at_once(dtype)
         for start in range(rows.start, rows.stop, step):
             part = slice(start, min(start + step, rows.stop))
             yield part, self._transposed(part, dtype)
+
+    def _rows_at_once(self, dtype: torch.dtype) -> int:
+        return max(_LEAST_ROWS, (_CUDA_WEIGHTS if self.blocks.is_cuda else _CPU_WEIGHTS) // self.columns)
 
     def _transposed(self, rows: slice, dtype: torch.dtype) -> Tensor:
         size = self.columns, rows.stop - rows.start
@@ -96,6 +111,22 @@ class BlockMatrix:
         if dtype != torch.float32:
             weight = scratch("rounded weights", size, dtype, self.device).copy_(weight)
         return weight
+
+
+def joined(parts: Sequence[BlockMatrix]) -> tuple[BlockMatrix, ...]:
+    """The same rows as fewer matrices: those that follow one another in memory are one, for which operations are
+    called once."""
+    whole = [parts[0]]
+    for part in parts[1:]:
+        before, blocks = whole[-1], whole[-1].blocks
+        end = blocks.data_ptr() + blocks.shape[1] * blocks.stride(1)
+        alike = type(before) is type(part) is BlockMatrix and before.format is part.format
+        if alike and part.blocks.data_ptr() == end and part.blocks.stride() == blocks.stride():
+            size = blocks.shape[0], blocks.shape[1] + part.blocks.shape[1]
+            whole[-1] = BlockMatrix(blocks.as_strided(size, blocks.stride()), before.format)
+        else:
+            whole.append(part)
+    return tuple(whole)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,12 @@ class DenseMatrix(BlockMatrix):
         """[R, C]"""
         return self.blocks.T
 
-    def to(self, device: torch.device) -> BlockMatrix:
-        return DenseMatrix(self.rows.to(device))
+    @property
+    def stored(self) -> tuple[Tensor, ...]:
+        return (self.rows.view(torch.uint8),)
+
+    def like(self, *stored: Tensor) -> BlockMatrix:
+        return DenseMatrix(stored[0].view(self.rows.dtype))
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         return self.rows.to(dtype)

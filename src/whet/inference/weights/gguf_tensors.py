@@ -1,9 +1,10 @@
 """The tensors of a GGUF file under the names of a `transformers` checkpoint, mapped into memory in their formats.
 
 The index is written when the file is first read (`gguf_cache.py`), since the library that parses one makes an object of
-each token of its vocabulary. What is computed with in blocks is mapped from a copy of the file, of the same size and
-layout, whose matrices are transposed byte by byte (`gguf_blocks.py`); it is made when first needed. What llama.cpp's
-converter changes is undone here: the heads of Llama's queries and keys are interleaved, Gemma's norms have 1 added.
+each token of its vocabulary. What is computed with in blocks is mapped from a copy of the file's tensors, transposed
+byte by byte (`gguf_blocks.py`), matrices that read the same side by side; it is made when first needed. What
+llama.cpp's converter changes is undone here: the heads of Llama's queries and keys are interleaved, Gemma's norms have
+1 added.
 Source: `convert_hf_to_gguf.py` of llama.cpp.
 """
 
@@ -13,6 +14,7 @@ import json
 import logging
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +33,9 @@ from whet.inference.weights.safetensors_files import TensorStream, write_tensors
 if TYPE_CHECKING:
     from gguf import GGUFReader
 
-WEIGHTS, TRANSPOSED = "model.safetensors", "gguf_transposed.bin"
+WEIGHTS, TRANSPOSED = "model.safetensors", "gguf_matrices.bin"
+_READ_THE_SAME = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+_ALIGNED = 64
 _log = logging.getLogger(__name__)
 _INTERLEAVED, _OFFSET_NORMS = ("llama", "mistral"), ("gemma3",)
 KNOWN = (*_INTERLEAVED, *_OFFSET_NORMS, "qwen2", "qwen3", "phi3")
@@ -52,6 +56,41 @@ class StoredTensor:
     size: int
     heads: int = 0
     added: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        """Of a matrix; a vector is one row."""
+        return self.shape[0] if len(self.shape) == 2 else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the transposed copy has a tensor: rows from `row` on of those side by side, which are `size` bytes."""
+
+    offset: int
+    size: int
+    row: int
+    all_rows: int
+
+
+def _places(index: Mapping[str, StoredTensor]) -> dict[str, _Place]:
+    """Matrices of one format that read the same are side by side, and so one matrix to whom reads them as such."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, stored in index.items():
+        at, _, part = name.removesuffix(".weight").rpartition(".")
+        key: tuple[str, ...] = (name,)
+        if len(stored.shape) == 2 and (alike := next((each for each in _READ_THE_SAME if part in each), None)):
+            key = at, *alike, stored.format
+        groups.setdefault(key, []).append(name)
+    places, offset = dict[str, _Place](), 0
+    for names in groups.values():
+        size, row = sum(index[name].size for name in names), 0
+        all_rows = sum(index[name].rows for name in names)
+        for name in names:
+            places[name] = _Place(offset, size, row, all_rows)
+            row += index[name].rows
+        offset += -(-size // _ALIGNED) * _ALIGNED
+    return places
 
 
 def index_tensors(reader: GGUFReader, architecture: str, names: Iterable[str], config: Any) -> dict[str, StoredTensor]:
@@ -116,7 +155,7 @@ class GGUFTensors(FrozenTensors):
         known = _OPEN.get(directory)
         if known is None:
             as_stored = cls.as_stored(directory)
-            known = _OPEN[directory] = cls(_transposed(directory, as_stored), as_stored._index, transposed=True)
+            known = _OPEN[directory] = cls(_transposed(directory, as_stored), as_stored.index, transposed=True)
         return known
 
     @classmethod
@@ -132,52 +171,49 @@ class GGUFTensors(FrozenTensors):
 
     def __init__(self, file: Path, index: Mapping[str, StoredTensor], *, transposed: bool = False) -> None:
         """Raises `ModelLoadError` for a file that is not there, or shorter than the index says."""
-        self._index, self._transposed = index, transposed
+        self.index, self._places = index, _places(index) if transposed else {}
         try:
-            self.size = file.stat().st_size
-            self._bytes = torch.from_file(str(file), shared=False, size=self.size, dtype=torch.uint8)
+            size = file.stat().st_size
+            self._bytes = torch.from_file(str(file), shared=False, size=size, dtype=torch.uint8)
         except (OSError, RuntimeError) as error:
             raise ModelLoadError(f"{file} cannot be read: {error}") from None
-        if any(stored.offset + stored.size > self.size for stored in index.values()):
-            raise ModelLoadError(f"{file} is cut off: it has {self.size:,} bytes; download it again")
+        if any(place.offset + place.size > size for place in (self._places or index).values()):
+            raise ModelLoadError(f"{file} is cut off: it has {size:,} bytes; download it again")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._index)
+        return iter(self.index)
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self.index)
 
     def __getitem__(self, name: str) -> Tensor | BlockMatrix:
-        stored = self._index[name]
+        stored = self.index[name]
         form = FORMATS.get(stored.format)
         if form is None:
             raise ModelLoadError(
                 f"{name} is in the format {stored.format}, which is not read; {', '.join(FORMATS)} are"
             )
         if len(stored.shape) == 2:
-            return BlockMatrix(self.stored(name).view(-1, stored.shape[0]), form)
-        dense = form.dequantize(self.stored(name)[:, None]).view(stored.shape)
+            return BlockMatrix(self.stored(name), form)
+        dense = form.dequantize(self.stored(name)).view(stored.shape)
         return dense - stored.added if stored.added else dense
 
     def stored(self, name: str) -> Tensor:
-        """The bytes of a tensor, a matrix transposed, its rows as a checkpoint has them."""
-        stored = self._index[name]
-        data = self._bytes[stored.offset : stored.offset + stored.size]
-        if self._transposed or len(stored.shape) != 2:
-            return data
-        rows = data.view(stored.shape[0], -1)
+        """The bytes of a tensor, [bytes of a row, rows], its rows as a checkpoint has them; a vector is one row."""
+        stored = self.index[name]
+        if name in self._places:
+            place = self._places[name]
+            whole = self._bytes[place.offset : place.offset + place.size].view(-1, place.all_rows)
+            return whole[:, place.row : place.row + stored.rows]
+        rows = self._bytes[stored.offset : stored.offset + stored.size].view(stored.rows, -1)
         if stored.heads:
             halves = torch.arange(len(rows)).view(stored.heads, -1, 2)
             rows = rows[halves.transpose(1, 2).flatten()]
-        return rows.T.contiguous().view(-1)
-
-    def offset(self, name: str) -> int:
-        """Where its bytes begin in the file."""
-        return self._index[name].offset
+        return rows.T.contiguous()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: stored.shape for name, stored in self._index.items()}
+        return {name: stored.shape for name, stored in self.index.items()}
 
     def dense(self, name: str) -> Tensor:
         """In float32."""
@@ -193,13 +229,14 @@ def _transposed(directory: Path, tensors: GGUFTensors) -> Path:
     file = directory / TRANSPOSED
     with alone(directory):
         if not file.is_file():
-            aside = file.with_suffix(".part")
+            aside, groups = file.with_suffix(".part"), defaultdict[int, list[str]](list)
+            for name, place in _places(tensors.index).items():
+                groups[place.offset].append(name)
             try:
                 with aside.open("wb") as stream:
-                    stream.truncate(tensors.size)
-                    for name in tensors:
-                        stream.seek(tensors.offset(name))
-                        stream.write(tensors.stored(name).numpy().data)
+                    for offset, names in sorted(groups.items()):
+                        stream.seek(offset)
+                        stream.write(torch.cat([tensors.stored(name) for name in names], 1).numpy().data)
                     stream.flush()
                     os.fsync(stream.fileno())
                 shutil.copymode(directory / "config.json", aside)

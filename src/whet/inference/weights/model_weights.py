@@ -21,7 +21,7 @@ from torch import Tensor
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture
-from whet.inference.weights.block_matrix import BlockMatrix, FrozenTensors, JoinedRows
+from whet.inference.weights.block_matrix import BlockMatrix, FrozenTensors, JoinedRows, joined
 from whet.inference.weights.gguf_tensors import complete
 from whet.inference.weights.safetensors_files import NamedWeights, read_safetensors
 
@@ -311,20 +311,20 @@ class _BlockPacking(_Packing):
         matrix: BlockMatrix = self.named[name]
         if matrix.shape != shape:
             raise ModelLoadError(f"{name!r} has shape {matrix.shape}; the model's config.json asks for {shape}")
-        return matrix.to(self.device)
+        return matrix
 
     def fused(self, at: str, fusion: Fusion) -> Any:
-        parts = tuple(self.rows(f"{at}{part.name}.weight", part.size, fusion.source) for part in fusion.parts)
+        parts = joined([self.rows(f"{at}{part.name}.weight", part.size, fusion.source) for part in fusion.parts])
         norm = None if fusion.norm is None else self.gain(f"{at}{fusion.norm}", fusion.source)
         scale, order = (None if each is None else each.to(self.device) for each in (fusion.scale, fusion.order))
-        return JoinedRows(parts, norm, scale, order)
+        return JoinedRows(tuple(part.to(self.device) for part in parts), norm, scale, order)
 
     def embedding(self) -> Any:
-        return self.rows("model.embed_tokens.weight", self.arch.vocab_size, self.arch.hidden_size)
+        return self.rows("model.embed_tokens.weight", self.arch.vocab_size, self.arch.hidden_size).to(self.device)
 
     def unembedding(self) -> Any:
         name = "lm_head.weight" if "lm_head.weight" in self.named else "model.embed_tokens.weight"
-        return JoinedRows((self.rows(name, self.arch.vocab_size, self.arch.hidden_size),))
+        return JoinedRows((self.rows(name, self.arch.vocab_size, self.arch.hidden_size).to(self.device),))
 
 
 def gain(weight: Tensor, arch: Architecture) -> Tensor:

@@ -161,10 +161,10 @@ class LearnerConfig(StrictModel):
                 "learner.base_dtype has no effect without [lora]: all weights are trained. For their matrices in "
                 "bfloat16 set learner.weights_dtype; remove base_dtype, or add [lora]."
             )
-        if lora is not None and lora.base == "packed" and self.base_dtype == "bfloat16":
+        if lora is not None and lora.base != "dense" and self.base_dtype == "bfloat16":
             raise ValueError(
-                'learner.base_dtype would have no effect with lora.base = "packed": the base stays in the formats of '
-                'its file. Remove it, or set lora.base = "dense".'
+                f'learner.base_dtype would have no effect with lora.base = "{lora.base}", which says how the base is '
+                'held. Remove it, or set lora.base = "dense".'
             )
         if lora is not None and self.weights_dtype == "bfloat16":
             raise ValueError(
@@ -200,10 +200,10 @@ class LoraConfig(StrictModel):
     path: str | None = Field(
         None, min_length=1, description="Adapter to begin with, of this rank, alpha and targets; absent: a new one."
     )
-    base: Literal["dense", "packed"] = Field(
+    base: Literal["dense", "packed", "nf4", "int8"] = Field(
         "dense",
         description="What the adapter is trained on: dense: matrices in learner.base_dtype; packed: as they are in the "
-        "model's GGUF file, in learner and engine.",
+        "model's GGUF file; nf4, int8: layers of safetensors quantised by bitsandbytes. In learner and engine.",
     )
 
     merge: bool = Field(False, description="At the end, write the whole model with the adapter in it as well.")
@@ -211,6 +211,6 @@ class LoraConfig(StrictModel):
     @property
     def in_one_process(self) -> str | None:
         """What of these settings ranks cannot divide among them."""
-        if self.base == "packed":
-            return 'lora.base = "packed"'
+        if self.base != "dense":
+            return f'lora.base = "{self.base}"'
         return "an adapter of lm_head (lora.target_modules)" if "lm_head" in self.target_modules else None

@@ -110,7 +110,7 @@ def make_bank(model: Path, *, computation: LearnerConfig | None = None, base: Ba
     if not isinstance(describe(model), Architecture):
         raise ModelLoadError(f"{model}: several adapters at once need a family that whet's own forward pass computes.")
     if device == "cpu":
-        _set_allocator(small=base == "packed")
+        _set_allocator(small=base != "dense")
     dtype = getattr(torch, computation.base_dtype)
     made = _made(model, describe(model), LoraConfig(base=base), dtype, device, divided=False)
     put_in(made.model.requires_grad_(False), made.base, dtype)
@@ -151,7 +151,7 @@ def learner_parts(
     arch = describe(model)
     if device == "cpu":
         half_base = lora is not None and computation.base_dtype == "bfloat16"
-        _set_allocator(small=half_base or (lora is not None and lora.base == "packed"))
+        _set_allocator(small=half_base or (lora is not None and lora.base != "dense"))
     torch.manual_seed(seed)
     load_device = "cpu" if sharding is not None else device  # ranks bring one layer after the other to their device
     made = _made(model, arch, lora, held_in, load_device, divided=sharding is not None)
@@ -208,7 +208,7 @@ def _made(
     divided: bool,
 ) -> _Made:
     """What is read of a model in one process, or by one of the ranks that it is divided among."""
-    own, packed = isinstance(arch, Architecture), lora is not None and lora.base == "packed"
+    own, packed = isinstance(arch, Architecture), lora is not None and lora.base != "dense"
     if own and divided:
         from whet.rl.learner.ranks.own_rows import StoredModel
 
@@ -222,7 +222,9 @@ def _made(
         check_trainable(model)
         base = FrozenBase.of(model, arch, dtype, device)
         return _Made(load_dense(model, base), base.tensors)
-    return _Made((load_packed if packed else load_model)(model).to(device))
+    if lora is not None and packed:
+        return _Made(load_packed(model, lora.base, device).to(device))
+    return _Made(load_model(model).to(device))
 
 
 def _made_reference(name: str, device: str, *, divided: bool) -> _Made:
@@ -252,12 +254,12 @@ def _set_allocator(*, small: bool) -> None:
         library.malloc_trim(0)  # what reading a tokenizer has left
 
 
-def load_packed(directory: Path) -> PreTrainedModel:
-    """The model in `directory`, its matrices as they are in the GGUF file that it was made from."""
+def load_packed(directory: Path, form: str, device: str) -> PreTrainedModel:
+    """The model in `directory`, its matrices in the blocks of its GGUF file, or quantised."""
     from whet.rl.learner.packed_base import load_packed as load
 
     check_trainable(directory)
-    return load(directory)
+    return load(directory, form, device)
 
 
 def check_trainable(directory: Path) -> None:

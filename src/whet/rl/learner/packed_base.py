@@ -1,9 +1,9 @@
 """A model whose weights stay as they are while an adapter is trained on them: those of the engine of this process.
 
 Of a dense base the parameters of a `transformers` model are the tensors of a `FrozenBase`. Of one in the blocks of a
-GGUF file its modules are those of `transformers`, under the same names, with the linear layers and the embedding
-replaced by frozen ones; norms and biases are float32. Nothing is dequantised but what is multiplied with at a time, and
-the file is mapped: a second model of the process, as the engine's, shares its memory.
+GGUF file, or quantised, its modules are those of `transformers`, under the same names, with the linear layers and the
+embedding replaced by frozen ones; norms and biases are float32. Nothing is dequantised but what is multiplied with at a
+time, and files are mapped: a second model of the process, as the engine's, shares their memory.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from whet.errors import ModelLoadError
+from whet.inference.plain.family import describe
 from whet.inference.plain.weights import load_transformers
-from whet.inference.weights.block_matrix import BlockMatrix
+from whet.inference.weights.block_matrix import BlockMatrix, FrozenTensors
 from whet.inference.weights.frozen_base import FrozenBase
-from whet.inference.weights.gguf_tensors import GGUFTensors
+from whet.inference.weights.quantised_base import frozen_tensors
 
 
 class FrozenLinear(nn.Linear):
-    """x @ W.T + b for W in blocks. `weight` are the bytes, so that PEFT finds the device of a linear layer."""
+    """x @ W.T + b for a W that stays as it is."""
 
     def __init__(self, matrix: BlockMatrix, bias: Tensor | None) -> None:
         nn.Module.__init__(self)
         self.out_features, self.in_features = matrix.shape
-        self.weight = nn.Parameter(matrix.blocks, requires_grad=False)
-        self._format = matrix.format
+        _hold(self, matrix)
         self.register_parameter("bias", None if bias is None else nn.Parameter(bias, requires_grad=False))
 
     @property
     def matrix(self) -> BlockMatrix:
-        return BlockMatrix(self.weight, self._format)
+        return _held(self)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.matrix.product(x)
@@ -42,24 +42,36 @@ class FrozenLinear(nn.Linear):
 
 
 class FrozenEmbedding(nn.Module):
-    """Rows of a matrix in blocks, in float32."""
+    """Rows of a matrix that stays as it is, in float32."""
 
     def __init__(self, matrix: BlockMatrix) -> None:
         super().__init__()
         self.num_embeddings, self.embedding_dim = matrix.shape
-        self.weight = nn.Parameter(matrix.blocks, requires_grad=False)
-        self._format = matrix.format
+        _hold(self, matrix)
 
     @property
     def matrix(self) -> BlockMatrix:
-        return BlockMatrix(self.weight, self._format)
+        return _held(self)
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.matrix.select(ids)
 
 
+def _hold(module: Any, matrix: BlockMatrix) -> None:
+    """Its memory moves with the module. `weight` are bytes, by which PEFT finds the device of a linear layer."""
+    first, *rest = matrix.stored
+    module.weight = nn.Parameter(first, requires_grad=False)
+    module.register_buffer("scales", rest[0] if rest else None, persistent=False)
+    module._kind = matrix.to("meta")
+
+
+def _held(module: Any) -> BlockMatrix:
+    kind: BlockMatrix = module._kind
+    return kind.like(module.weight) if module.scales is None else kind.like(module.weight, module.scales)
+
+
 def described(model: nn.Module) -> dict[str, Tensor]:
-    """A model's parameters by name; a matrix in blocks as what it stands for, in float32 on the meta device."""
+    """A model's parameters by name; a frozen matrix as what it stands for, in float32 on the meta device."""
     return {name: _described(model, name, parameter) for name, parameter in model.named_parameters()}
 
 
@@ -71,7 +83,7 @@ def _described(model: nn.Module, name: str, parameter: Tensor) -> Tensor:
 
 
 def dense(model: nn.Module, name: str) -> Tensor:
-    """A parameter by its name, dequantised where it is in blocks."""
+    """A parameter by its name, dequantised where it is not held in numbers."""
     module = model.get_submodule(name.rpartition(".")[0])
     if name.endswith(".weight") and isinstance(module, FrozenLinear | FrozenEmbedding):
         return module.matrix.dense()
@@ -86,12 +98,13 @@ def load_dense(directory: Path, base: FrozenBase) -> PreTrainedModel:
     return model
 
 
-def load_packed(directory: Path) -> PreTrainedModel:
-    """The model that a GGUF file holds, from the directory that was made of it. Raises `ModelLoadError`."""
-    return packed_model(AutoConfig.from_pretrained(directory), GGUFTensors.of(directory))
+def load_packed(directory: Path, form: str, device: str) -> PreTrainedModel:
+    """The model in `directory` with its matrices in `form` (`frozen_tensors`). Raises `ModelLoadError`."""
+    tensors = frozen_tensors(directory, describe(directory), form, device)
+    return packed_model(AutoConfig.from_pretrained(directory), tensors)
 
 
-def packed_model(config: Any, tensors: GGUFTensors) -> PreTrainedModel:
+def packed_model(config: Any, tensors: FrozenTensors) -> PreTrainedModel:
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     tied = model.lm_head.weight is model.model.embed_tokens.weight
@@ -119,12 +132,10 @@ def _frozen(module: nn.Module, matrix: BlockMatrix, bias: Any) -> nn.Module:
     return FrozenEmbedding(matrix) if isinstance(module, nn.Embedding) else FrozenLinear(matrix, bias)
 
 
-def _tensor(tensors: GGUFTensors, name: str, shape: torch.Size) -> Any:
+def _tensor(tensors: FrozenTensors, name: str, shape: torch.Size) -> Any:
     if name not in tensors:
-        raise ModelLoadError(f"the GGUF file lacks {name!r}, which its model needs")
+        raise ModelLoadError(f"the weights lack {name!r}, which its model needs")
     tensor = tensors[name]
     if tuple(tensor.shape) != tuple(shape):
-        raise ModelLoadError(
-            f"{name!r} has shape {tuple(tensor.shape)} in the GGUF file; the model needs {tuple(shape)}"
-        )
+        raise ModelLoadError(f"{name!r} has shape {tuple(tensor.shape)} in its file; the model needs {tuple(shape)}")
     return tensor

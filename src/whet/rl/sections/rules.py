@@ -125,19 +125,19 @@ def an_embedded_engine_is_one(run: RunConfig) -> str | None:
     return None
 
 
-def a_packed_base_is_sampled_from_here(run: RunConfig) -> str | None:
-    if not run.packed_base:
+def a_quantised_base_is_sampled_from_here(run: RunConfig) -> str | None:
+    if not (form := run.quantised_base):
         return None
     if run.deployment.colocate:
         return (
             "colocate = true frees the engine's weights while the learner computes, and with lora.base = "
-            '"packed" both have the same ones. Remove colocate.'
+            f'"{form}" both have the same ones. Remove colocate.'
         )
     if run.engine == "embedded":
         return None
     return (
-        'lora.base = "packed" keeps the weights of a GGUF file as they are, and vLLM is given weights in float32 or '
-        'bfloat16. Set inference.engine = "embedded", or lora.base = "dense".'
+        f'lora.base = "{form}" is of matrices that learner and engine dequantise when they multiply with them, and '
+        'vLLM is given weights in float32 or bfloat16. Set inference.engine = "embedded", or lora.base = "dense".'
     )
 
 
@@ -206,7 +206,7 @@ RULES: tuple[Rule, ...] = (
     environments_have_names_of_their_own,
     rollouts_of_a_group_differ,
     an_embedded_engine_is_one,
-    a_packed_base_is_sampled_from_here,
+    a_quantised_base_is_sampled_from_here,
     a_cluster_shares_no_machine,
     taking_turns_is_on_one_device,
     there_are_as_many_servers_as_must_answer,

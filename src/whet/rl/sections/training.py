@@ -194,16 +194,16 @@ class TrainingConfig(StrictModel):
         return self
 
     @property
-    def packed_base(self) -> bool:
-        """Whether an adapter is trained on a base that stays as it is in its GGUF file."""
-        return self.lora is not None and self.lora.base == "packed"
+    def quantised_base(self) -> Literal["packed", "nf4", "int8"] | None:
+        """How the base of an adapter is held whose matrices are dequantised when they are multiplied with."""
+        return None if self.lora is None or self.lora.base == "dense" else self.lora.base
 
     @property
-    def shared_base(self) -> Precision | Literal["packed"] | None:
+    def shared_base(self) -> Precision | Literal["packed", "nf4", "int8"] | None:
         """The dtype of the base that an embedded engine and the learner hold together; None where each has its own
         weights, as those that take turns on a GPU, which move them away."""
-        if self.packed_base:
-            return "packed"
+        if self.quantised_base:
+            return self.quantised_base
         if self.lora is None or self.deployment.colocate:
             return None
         return self.learner.settled(adapter=True).base_dtype

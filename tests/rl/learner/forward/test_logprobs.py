@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from whet.inference.weights.block_matrix import BlockMatrix
+from whet.inference.weights.gguf_blocks import FORMATS
 from whet.rl.learner.forward import logprobs
 from whet.rl.learner.forward.logprobs import Kept, LowRankLogits, token_logprobs
 
@@ -42,6 +44,11 @@ def some_kept(targets, state_of_target):
     return Kept(states.contiguous(), tokens.contiguous())
 
 
+def in_blocks(weight):
+    """As a base in blocks has it; those of this format are single numbers."""
+    return BlockMatrix(weight.detach().view(torch.uint8).T.contiguous(), FORMATS["F32"])
+
+
 CHUNKS = pytest.mark.parametrize(
     ("states_at_once", "backward_at_once"), [(1, 1), (1, 100), (3, 3), (3, 5), (3, 100), (100, 100)]
 )
@@ -63,6 +70,10 @@ def test_values_and_gradients_are_those_of_log_softmax(case, monkeypatch, states
             (lp, entropy, *torch.autograd.grad((weights_lp * lp + weights_h * entropy).sum(), (hidden, weight)))
         )
     for expected, found in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    lp, entropy = token_logprobs(hidden, in_blocks(weight), *others)
+    of_blocks = lp, entropy, *torch.autograd.grad((weights_lp * lp + weights_h * entropy).sum(), hidden)
+    for expected, found in zip(gradients[0][:3], of_blocks, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -91,11 +102,15 @@ def test_what_an_adapter_adds_to_logits_has_the_gradients_of_a_merged_matrix(
     for lp, entropy in (
         reference(hidden, weight + up @ down, *others),
         token_logprobs(hidden, weight, *others, added=LowRankLogits(hidden @ down.T, up)),
+        token_logprobs(hidden, in_blocks(weight), *others, added=LowRankLogits(hidden @ down.T, up)),
     ):
         loss = (slope_N * lp + entropy).sum()
-        gradients.append((lp, entropy, *torch.autograd.grad(loss, (hidden, weight, down, up))))
-    for expected, found in zip(*gradients, strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        found = torch.autograd.grad(loss, (hidden, down, up, weight), allow_unused=True)
+        gradients.append([lp, entropy, *found])
+    assert gradients[2].pop() is None
+    for ours in gradients[1:]:
+        for found, expected in zip(ours, gradients[0], strict=False):
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_each_part_of_the_output_matrix_has_one_product_for_its_gradient(monkeypatch):

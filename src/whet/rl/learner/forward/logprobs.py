@@ -114,6 +114,9 @@ class _TokenLogprobs(torch.autograd.Function):
         chunks, whole = _chunks(states_N, count, vocabulary), slice(0, vocabulary)
         kept: tuple[Tensor, ...] = ()
         ctx.fused = fused and cuts is None and len(chunks) > 1
+        if isinstance(weight_VD, BlockMatrix) and not ctx.fused and len(chunks) > 1:
+            scored = _scored_by_words(hidden_UD, weight_VD, targets_N, states_N, cuts, down_UR, up_VR)
+            (logprobs_N, entropies_U, totals_U), chunks = scored, []
         for states, part in chunks:
             logits_UV = _logits(hidden_UD[states], product_VD, None if down_UR is None else down_UR[states], up_VR)
             if ctx.fused:
@@ -179,9 +182,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 if grad_entropies_U is not None:
                     slope = slope - grad_entropies_U[states, None] * (logs + entropies_U[states, None])
                 grad = probabilities * slope
-            word_N = targets_N[part] - words.start
-            inside_N = (word_N >= 0) & (word_N < grad.shape[1])
-            place_N = ((states_N[part] - states.start) * grad.shape[1] + word_N).where(inside_N, 0)
+            inside_N, place_N = _places(targets_N[part] - words.start, states_N[part] - states.start, grad)
             grad.view(-1).index_add_(0, place_N, grad_logprobs_N[part].where(inside_N, 0.0))
             grad = grad.to(hidden.dtype)
             if grad_hidden_UD is not None:
@@ -196,6 +197,54 @@ class _TokenLogprobs(torch.autograd.Function):
             for grad, of in ((grad_hidden_UD, hidden_UD), (grad_down_UR, down_UR), (grad_up_VR, up_VR))
         ]
         return grads[0], grad_weight_VD, None, None, None, *grads[1:], None
+
+
+def _scored_by_words(
+    hidden_UD: Tensor,
+    matrix: BlockMatrix,
+    targets_N: Tensor,
+    states_N: Tensor,
+    cuts: Kept | None,
+    down_UR: Tensor | None,
+    up_VR: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logprobs, and of each state the entropy and the logarithm of the sum of exponentials.
+
+    Each part of the vocabulary is dequantised once for many states, whose sums are carried along, relative to the
+    largest logit so far (online softmax: Milakov and Gimelshein 2018, arXiv:1805.02867).
+    """
+    highest_U, sums_U, weighted_U = torch.zeros(3, len(hidden_UD), device=hidden_UD.device)
+    highest_U.fill_(torch.finfo(torch.float32).min)  # finite: a part of which nothing is kept leaves it so
+    logits_N = torch.zeros(len(targets_N), device=hidden_UD.device)
+    for states, part, words in _tiles(states_N, len(hidden_UD), matrix.shape[0], whole=False):
+        down, up = (None, None) if down_UR is None or up_VR is None else (down_UR[states], up_VR[words])
+        logits_UV = _logits(hidden_UD[states], matrix.part(words, hidden_UD.dtype), down, up)
+        inside_N, place_N = _places(targets_N[part] - words.start, states_N[part] - states.start, logits_UV)
+        logits_N[part] = logits_UV.view(-1)[place_N].where(inside_N, logits_N[part])
+        cut = None if cuts is None else cuts.cut(states, words)
+        if cut is not None:
+            logits_UV.masked_fill_(cut, -math.inf)
+        before_U, sum_U = highest_U[states], sums_U[states]
+        highest = torch.maximum(before_U, logits_UV.amax(-1))
+        logits_UV.sub_(highest[:, None])
+        exponentials_UV = (logits_UV * LOG2_E).exp2_()
+        if cut is not None:
+            logits_UV.masked_fill_(cut, 0.0)
+        shift, rest = before_U - highest, ((before_U - highest) * LOG2_E).exp2_()
+        weighted_U[states] = rest * (weighted_U[states] + shift * sum_U) + torch.linalg.vecdot(
+            exponentials_UV, logits_UV
+        )
+        sums_U[states] = rest * sum_U + exponentials_UV.sum(-1)
+        highest_U[states] = highest
+    logs_U = sums_U.log()
+    totals_U = highest_U + logs_U
+    return logits_N - totals_U[states_N], logs_U - weighted_U / sums_U, totals_U
+
+
+def _places(words_N: Tensor, states_N: Tensor, tile_UV: Tensor) -> tuple[Tensor, Tensor]:
+    """Which targets a tile has, and where: the place of another is 0."""
+    inside_N = (words_N >= 0) & (words_N < tile_UV.shape[1])
+    return inside_N, (states_N * tile_UV.shape[1] + words_N).where(inside_N, 0)
 
 
 def _logits(hidden: Tensor, weight: Tensor | BlockMatrix, down: Tensor | None, up: Tensor | None) -> Tensor:
