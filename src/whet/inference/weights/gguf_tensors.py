@@ -64,7 +64,7 @@ class StoredTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Position:
     """Where the transposed copy has a tensor: rows from `row` on of those side by side, which are `size` bytes."""
 
     offset: int
@@ -73,8 +73,8 @@ class _Place:
     all_rows: int
 
 
-def _places(index: Mapping[str, StoredTensor]) -> dict[str, _Place]:
-    """Matrices of one format that read the same are side by side, and so one matrix to whom reads them as such."""
+def _positions(index: Mapping[str, StoredTensor]) -> dict[str, _Position]:
+    """Matrices of one format that read the same are side by side: as one matrix, to `block_matrix.joined`."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, stored in index.items():
         at, _, part = name.removesuffix(".weight").rpartition(".")
@@ -82,12 +82,12 @@ def _places(index: Mapping[str, StoredTensor]) -> dict[str, _Place]:
         if len(stored.shape) == 2 and (alike := next((each for each in _READ_THE_SAME if part in each), None)):
             key = at, *alike, stored.format
         groups.setdefault(key, []).append(name)
-    places, offset = dict[str, _Place](), 0
+    places, offset = dict[str, _Position](), 0
     for names in groups.values():
         size, row = sum(index[name].size for name in names), 0
         all_rows = sum(index[name].rows for name in names)
         for name in names:
-            places[name] = _Place(offset, size, row, all_rows)
+            places[name] = _Position(offset, size, row, all_rows)
             row += index[name].rows
         offset += -(-size // _ALIGNED) * _ALIGNED
     return places
@@ -171,13 +171,13 @@ class GGUFTensors(FrozenTensors):
 
     def __init__(self, file: Path, index: Mapping[str, StoredTensor], *, transposed: bool = False) -> None:
         """Raises `ModelLoadError` for a file that is not there, or shorter than the index says."""
-        self.index, self._places = index, _places(index) if transposed else {}
+        self.index, self._positions = index, _positions(index) if transposed else {}
         try:
             size = file.stat().st_size
             self._bytes = torch.from_file(str(file), shared=False, size=size, dtype=torch.uint8)
         except (OSError, RuntimeError) as error:
             raise ModelLoadError(f"{file} cannot be read: {error}") from None
-        if any(place.offset + place.size > size for place in (self._places or index).values()):
+        if any(position.offset + position.size > size for position in (self._positions or index).values()):
             raise ModelLoadError(f"{file} is cut off: it has {size:,} bytes; download it again")
 
     def __iter__(self) -> Iterator[str]:
@@ -201,10 +201,10 @@ class GGUFTensors(FrozenTensors):
     def stored(self, name: str) -> Tensor:
         """The bytes of a tensor, [bytes of a row, rows], its rows as a checkpoint has them; a vector is one row."""
         stored = self.index[name]
-        if name in self._places:
-            place = self._places[name]
-            whole = self._bytes[place.offset : place.offset + place.size].view(-1, place.all_rows)
-            return whole[:, place.row : place.row + stored.rows]
+        if name in self._positions:
+            position = self._positions[name]
+            whole = self._bytes[position.offset : position.offset + position.size].view(-1, position.all_rows)
+            return whole[:, position.row : position.row + stored.rows]
         rows = self._bytes[stored.offset : stored.offset + stored.size].view(stored.rows, -1)
         if stored.heads:
             halves = torch.arange(len(rows)).view(stored.heads, -1, 2)
@@ -230,8 +230,8 @@ def _transposed(directory: Path, tensors: GGUFTensors) -> Path:
     with alone(directory):
         if not file.is_file():
             aside, groups = file.with_suffix(".part"), defaultdict[int, list[str]](list)
-            for name, place in _places(tensors.index).items():
-                groups[place.offset].append(name)
+            for name, position in _positions(tensors.index).items():
+                groups[position.offset].append(name)
             try:
                 with aside.open("wb") as stream:
                     for offset, names in sorted(groups.items()):
