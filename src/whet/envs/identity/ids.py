@@ -6,7 +6,7 @@
     ./gsm8k, environments/gsm8k, game.py     a path to a folder or a file
     https://host/gsm8k-1.2-py3-none-any.whl#sha256=HASH                 a wheel with these bytes
     git+https://host/gsm8k@COMMIT, gsm8k @ git+https://host/envs@COMMIT#subdirectory=gsm8k    a commit of a repository
-    openenv:http://host:8000, openenv:echo_env, nemo:./resources_servers/mcqa     of another contract (`CONTRACTS`)
+    openenv:http://host:8000, openenv:echo_env, nemo:./resources_servers/mcqa, v1:./glossary     of another contract
 
 Everything is ASCII, so no two ids look alike.
 """
@@ -29,7 +29,11 @@ _BELOW = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(?:/[A-Za-z0-9_-][A-Za-z0-9._-
 _SCHEMES = ("https://", "http://", "file://")
 MAX_NAME, MAX_OWNER, MAX_VERSION, SHOWN = 64, 39, 64, 200
 FORMS = "NAME, NAME@VERSION, OWNER/NAME, OWNER/NAME@VERSION, a path, or the URL of a wheel or a git commit"
-CONTRACTS = {"nemo": "whet.integrations.nemo_env", "openenv": "whet.integrations.openenv_env"}
+CONTRACTS = {
+    "nemo": "whet.integrations.nemo_env",
+    "openenv": "whet.integrations.openenv_env",
+    "v1": "whet.integrations.v1_env",
+}
 """Environments of other contracts: the prefix of their ids, and the module whose `load_environment` takes the rest."""
 
 

@@ -1,0 +1,348 @@
+"""`V1Env`: a taskset of verifiers 0.4 (`verifiers.v1`), `v1:PACKAGE` or `v1:FOLDER`, as an environment.
+
+    env = whet.load_environment("v1:./environments/glossary")
+    env = whet.load_environment("v1:gsm8k", requirements=["gsm8k-v1"], agent="agent")
+
+The taskset runs in a process of its own with its own dependencies (`v1_process.py`). A rollout is one of its episodes:
+harness, tools, users, scoring and retries are verifiers'. Its model is whet's (`v1_gateway.py`), and the turns of the
+trained agent's traces become the trajectory: prompt ids, sampled ids and logprobs as the engine gave them. A turn that
+does not continue another begins a branch, as everywhere in whet. An episode that fails is an error of the rollout.
+
+What it does not do: train several agents of an episode with rewards of their own (`agent` names one).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import secrets
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import partial
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, FiniteFloat, ValidationError
+
+from whet.decorators import cleanup, teardown
+from whet.envs.config.arguments import Check, check_values
+from whet.envs.multiturn_env import MultiTurnEnv
+from whet.errors import ConfigError, EnvError, Error, InfraError, MissingExtraError, ModelError, OverlongPromptError
+from whet.integrations.v1_process import V1Process, read_target
+from whet.messages import content_text, normalize_messages
+from whet.rubrics.rubric import Rubric
+from whet.types import Messages, Response, ResponseMessage, State, SystemMessage, Tool, UserMessage
+
+if TYPE_CHECKING:
+    from whet.integrations.v1_gateway import Call, Recorder, V1Gateway
+
+_RESULT = "v1_result"
+"""Field of the state: reward and metrics of the episode, and what stopped the trained trace."""
+_KINDS: dict[str, type[Error]] = {
+    "ProviderError": ModelError,
+    **dict.fromkeys(("SandboxError", "ToolsetError", "TunnelError", "InterceptionError"), InfraError),
+}
+"""Errors of verifiers by their name; others are the environment's own."""
+_EXPECTED: dict[str, tuple[Check, str]] = {
+    **dict.fromkeys(("num_train_examples", "num_eval_examples"), (Integral, "a whole number")),
+    **dict.fromkeys(("taskset", "env"), (Mapping, "a dict")),
+    **dict.fromkeys(("python", "agent"), (str, "text")),
+}
+
+
+def load_environment(target: str, **kwargs: Any) -> V1Env:
+    """The environment `v1:TARGET`."""
+    return V1Env(target, **kwargs)
+
+
+class _Failure(BaseModel):
+    type: str
+    message: str
+
+
+class _Node(BaseModel):
+    """A message of a trace, after that at `parent`; `ids` are the tokens that it adds."""
+
+    parent: int | None
+    sampled: bool
+    ids: list[int]
+    message: dict[str, Any]
+
+
+class _Trace(BaseModel):
+    id: str
+    agent: str
+    trainable: bool
+    reward: FiniteFloat
+    rewards: dict[str, FiniteFloat]
+    metrics: dict[str, FiniteFloat]
+    stop_condition: str | None
+    is_truncated: bool
+    errors: list[_Failure]
+    tools: list[dict[str, Any]]
+    nodes: list[_Node]
+
+
+class _Episode(BaseModel):
+    """What comes back of an episode; it may be a stranger's, so its shape is checked."""
+
+    ok: bool
+    errors: list[_Failure]
+    traces: list[_Trace]
+
+
+class EpisodeRubric(Rubric):
+    """The rewards and metrics that an episode came back with."""
+
+    async def add_scores(self, states: list[State]) -> None:
+        await super().add_scores(states)
+        for state in states:
+            if state.get("error") is None:
+                result = state[_RESULT]
+                state["reward"] += result["reward"]
+                state["metrics"].update(result["metrics"])
+
+
+class V1Env(MultiTurnEnv):
+    """Episodes of a taskset of verifiers 0.4."""
+
+    def __init__(
+        self,
+        target: str,
+        taskset: Mapping[str, Any] | None = None,
+        env: Mapping[str, Any] | None = None,
+        agent: str | None = None,
+        num_train_examples: int = 1000,
+        num_eval_examples: int = 0,
+        requirements: Sequence[str] = (),
+        python: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Make an environment; nothing is installed or started yet.
+
+        Args:
+            target: the package of a taskset, or the folder of one.
+            taskset: settings of the taskset, such as {"split": "train"}.
+            env: settings of verifiers' environment: its id, its roles, timeouts, retries.
+            agent: the role that is trained and whose reward counts; needed where an episode trains several.
+            num_train_examples: the first tasks, to train on; fewer where there are fewer.
+            num_eval_examples: the tasks after those, to evaluate on; 0 = the training tasks.
+            requirements: what pip installs beside verifiers, such as the taskset's package.
+            python: an interpreter with verifiers and the taskset, in place of an environment that whet makes.
+            kwargs: arguments of `MultiTurnEnv`; the rubric's rewards are added to those of the taskset.
+        """
+        check_values(self, locals(), _EXPECTED)
+        if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:
+            raise MissingExtraError("a taskset of verifiers 0.4", "serve")
+        if "max_turns" in kwargs:
+            raise ConfigError('a taskset takes no max_turns: limit its role, env = {"agent": {"max_turns": 4}}.')
+        name, folder = read_target(target)
+        self.target, self.agent = target, agent
+        self._key = secrets.token_urlsafe(24)
+        self._gateway: V1Gateway | None = None
+        config = {**(env or {}), "taskset": {**(taskset or {}), "id": name}}
+        self._process = V1Process(config, folder, python, requirements, self._key)
+        self._examples = num_train_examples, num_eval_examples
+        self._rows: list[dict[str, Any]] | None = None
+        super().__init__(
+            dataset=partial(self._read_rows, held_out=False),
+            eval_dataset=partial(self._read_rows, held_out=True) if num_eval_examples > 0 else None,
+            **{"rubric": EpisodeRubric(), **kwargs},
+        )
+
+    def set_max_total_completion_tokens(self, max_total_completion_tokens: int) -> None:
+        if max_total_completion_tokens > 0:
+            raise ConfigError('a taskset has its limits by role: env = {"agent": {"max_output_tokens": 1000}}.')
+
+    def _read_rows(self, held_out: bool) -> list[dict[str, Any]]:
+        train, held = self._examples
+        if self._rows is None:
+            _, reply = self._process.request("tasks", limit=train + held)
+            try:
+                self._rows = [_row(task) for task in reply.result()["tasks"]]
+            except (Error, LookupError, TypeError, ValueError, AttributeError) as error:
+                raise ConfigError(f"'v1:{self.target}' has no tasks that can be read: {error}") from error
+        rows = self._rows[train:] if held_out else self._rows[:train]
+        if not rows:
+            raise ConfigError(
+                f"'v1:{self.target}' has {len(self._rows)} tasks, and num_train_examples ({train}) takes all of them."
+                if self._rows
+                else f"'v1:{self.target}' has no tasks."
+            )
+        return rows
+
+    # One rollout
+
+    async def get_prompt_messages(self, state: State) -> Messages:
+        """Play the whole episode: the loop's only turn."""
+        gateway = await self._gateway_here()
+        recorder = gateway.add(state, state["client"], state["model"])
+        try:
+            number, reply = await asyncio.to_thread(
+                self._process.request,
+                "run",
+                task=_task(state),
+                url=gateway.url,
+                model=state["trajectory_id"],
+                **recorder.client_settings(),
+            )
+            try:
+                answer = await asyncio.wrap_future(reply)
+            except asyncio.CancelledError:
+                self._process.cancel(number)
+                raise
+        finally:
+            gateway.remove(state)
+        try:
+            episode = _Episode.model_validate(answer)
+        except ValidationError as error:
+            raise EnvError(f"the taskset returned no episode: {error.errors(include_url=False)[0]['msg']}") from error
+        await self._take(state, episode, recorder)
+        state["final_env_response"] = []
+        return []
+
+    async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
+        raise NotImplementedError("an episode of a taskset is one turn of the loop")
+
+    async def render_completion(self, state: State) -> None:
+        """The prompt is that of the first turn, and the completion what the last one has beyond it."""
+        if not state["trajectory"]:
+            state["completion"] = []
+            return
+        first, last = state["trajectory"][0]["prompt"], state["trajectory"][-1]
+        whole = [*last["prompt"], *last["completion"]]
+        state["prompt"] = first
+        state["completion"] = whole[len(first) :] if whole[: len(first)] == first else whole
+
+    @cleanup
+    async def note_stop(self, state: State) -> None:
+        if state["error"] is None and state.get(_RESULT, {}).get("stop_condition"):
+            state["stop_condition"] = state[_RESULT]["stop_condition"]
+
+    @teardown
+    async def stop_process(self) -> None:
+        gateway, self._gateway = self._gateway, None
+        if gateway is not None:
+            await gateway.close()
+        self._process.close()  # at the exit of the interpreter too, which has no threads any more
+
+    async def _gateway_here(self) -> V1Gateway:
+        """The gateway of this event loop."""
+        from whet.integrations.v1_gateway import V1Gateway
+
+        loop = asyncio.get_running_loop()
+        if self._gateway is None or self._gateway.loop is not loop:
+            before, self._gateway = self._gateway, V1Gateway(self._key)
+            if before is not None:
+                await before.close()
+        return self._gateway
+
+    async def _take(self, state: State, episode: _Episode, recorder: Recorder) -> None:
+        """Record turns, reward and metrics. Raises what the episode failed by, and `ConfigError`."""
+        if not episode.ok:
+            raise _error_of(episode, recorder)
+        chosen = [trace for trace in episode.traces if trace.trainable and self.agent in (None, trace.agent)]
+        names = sorted({trace.agent for trace in chosen})
+        if len(names) != 1:
+            known = ", ".join(sorted({trace.agent for trace in episode.traces}))
+            raise ConfigError(
+                f"'v1:{self.target}' has episodes of {known}, and {len(names)} of these are trained: name the one that "
+                f'is, args = {{ agent = "{(names or [known])[0]}" }}.'
+            )
+        for prompt, response in _turns(recorder.calls, chosen):
+            await self.add_model_response(state, prompt, response)
+        tools = {tool["name"]: Tool(**tool) for trace in chosen for tool in trace.tools}
+        state["tool_defs"] = list(tools.values())
+        state["is_truncated"] = any(trace.is_truncated for trace in chosen)
+        values: dict[str, list[float]] = defaultdict(list)
+        for trace in episode.traces:
+            prefix = "" if trace in chosen else f"{trace.agent}_"
+            for name, value in {**trace.metrics, **trace.rewards}.items():
+                values[prefix + name].append(value)
+        state[_RESULT] = {
+            "reward": sum(trace.reward for trace in chosen) / len(chosen),
+            "metrics": {name: sum(numbers) / len(numbers) for name, numbers in values.items()},
+            "stop_condition": chosen[-1].stop_condition,
+        }
+
+
+def _row(task: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the dataset: the messages that a task begins with, and the task."""
+    prompt, system = task.get("prompt"), task.get("system_prompt")
+    messages: list[Any] = [SystemMessage(system)] if system else []
+    messages += [UserMessage(prompt)] if isinstance(prompt, str) else prompt or []
+    answer = task.get("answer")
+    answer = "" if answer is None else answer if isinstance(answer, str) else repr(answer)
+    return {"prompt": normalize_messages(messages), "answer": answer, "info": {"v1": dict(task)}}
+
+
+def _task(state: State) -> dict[str, Any]:
+    """The task, with the system prompt that the rollout begins with, which may be another than the task's."""
+    task = dict(state["info"]["v1"])
+    before, now = (_opening(messages) for messages in (_row(task)["prompt"], state["prompt"]))
+    if before != now:
+        if not task.get("system_prompt") and before is not None:
+            task["prompt"] = task["prompt"][1:]
+        task["system_prompt"] = now
+    return task
+
+
+def _opening(messages: Messages) -> str | None:
+    return content_text(messages[0]["content"]) if messages and messages[0]["role"] == "system" else None
+
+
+def _error_of(episode: _Episode, recorder: Recorder) -> Exception:
+    """What an episode failed by: the model's own error where there was one."""
+    if recorder.error is not None and not isinstance(recorder.error, OverlongPromptError):
+        return recorder.error
+    failures = [failure for trace in episode.traces for failure in trace.errors] + episode.errors
+    if not failures:
+        return EnvError("the episode failed, and does not say why")
+    message = " ".join(failures[-1].message.split())[-600:]
+    return _KINDS.get(failures[-1].type, EnvError)(f"the episode failed: {failures[-1].type}: {message}")
+
+
+def _turns(calls: Sequence[Call], traces: Sequence[_Trace]) -> list[tuple[Messages, Response]]:
+    """The calls of the model that are turns of these traces, as prompts and responses.
+
+    A call for token ids has no messages; it gets those of the message whose tokens, after those of all before it, are
+    its prompt and what was sampled. Raises `EnvError` for a message that nothing was sampled for.
+    """
+    of = {trace.id: _sampled(trace) for trace in traces}
+    turns: list[tuple[Messages, Response]] = []
+    for call in calls:
+        tokens = call.response.message.tokens
+        if call.trace not in of:
+            continue
+        if call.prompt is not None:
+            turns.append((call.prompt, call.response))
+            continue
+        assert tokens is not None
+        said = of[call.trace].pop((*tokens["prompt_ids"], *tokens["completion_ids"]), None)
+        if said is not None:  # or the harness has not used the answer
+            message = {**said[-1], "finish_reason": call.response.message.finish_reason, "tokens": tokens}
+            message["is_truncated"] = call.response.message.is_truncated
+            content = message.pop("content") or ""
+            message.pop("role")
+            turns.append((said[:-1], Response(**{**call.response, "message": ResponseMessage(content, **message)})))
+    if any(call.prompt is None for call in calls) and any(of.values()):
+        raise EnvError("the episode has messages of the model whose tokens no engine has sampled")
+    return turns
+
+
+def _sampled(trace: _Trace) -> dict[tuple[int, ...], Messages]:
+    """The conversations that end in a message of the model, by all of their tokens. Raises `EnvError`."""
+    paths: list[tuple[tuple[int, ...], Messages]] = []
+    sampled: dict[tuple[int, ...], Messages] = {}
+    for index, node in enumerate(trace.nodes):
+        if node.parent is not None and not 0 <= node.parent < index:
+            raise EnvError("the episode has a message that comes after none")
+        ids, messages = ((), []) if node.parent is None else paths[node.parent]
+        try:
+            path = (*ids, *node.ids), [*messages, *normalize_messages([node.message])]
+        except (TypeError, ValueError) as error:
+            raise EnvError(f"the episode has a message that is none: {error}") from error
+        paths.append(path)
+        if node.sampled:
+            sampled[path[0]] = path[1]
+    return sampled
