@@ -19,76 +19,39 @@ import secrets
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, FiniteFloat, ValidationError
+from pydantic import ValidationError
 
+from whet.calls import describe
 from whet.decorators import cleanup, teardown
 from whet.envs.config.arguments import Check, check_values
 from whet.envs.multiturn_env import MultiTurnEnv
-from whet.errors import ConfigError, EnvError, Error, InfraError, MissingExtraError, ModelError, OverlongPromptError
+from whet.errors import ConfigError, EnvError, Error, MissingExtraError
+from whet.integrations.v1_episode import EpisodeReply, error_of, turns_of
 from whet.integrations.v1_process import V1Process, read_target
 from whet.messages import content_text, normalize_messages
 from whet.rubrics.rubric import Rubric
-from whet.types import Messages, Response, ResponseMessage, State, SystemMessage, Tool, UserMessage
+from whet.types import Messages, State, SystemMessage, Tool, UserMessage
 
 if TYPE_CHECKING:
-    from whet.integrations.v1_gateway import Call, Recorder, V1Gateway
+    from whet.integrations.v1_gateway import Recorder, V1Gateway
 
 _RESULT = "v1_result"
 """Field of the state: reward and metrics of the episode, and what stopped the trained trace."""
-_KINDS: dict[str, type[Error]] = {
-    "ProviderError": ModelError,
-    **dict.fromkeys(("SandboxError", "ToolsetError", "TunnelError", "InterceptionError"), InfraError),
-}
-"""Errors of verifiers by their name; others are the environment's own."""
 _EXPECTED: dict[str, tuple[Check, str]] = {
     **dict.fromkeys(("num_train_examples", "num_eval_examples"), (Integral, "a whole number")),
     **dict.fromkeys(("taskset", "env"), (Mapping, "a dict")),
     **dict.fromkeys(("python", "agent"), (str, "text")),
+    "requirements": (lambda value: isinstance(value, list | tuple), "a list"),
+    "start_timeout": (lambda value: isinstance(value, Real) and float(value) > 0, "a number above 0"),
 }
 
 
 def load_environment(target: str, **kwargs: Any) -> V1Env:
     """The environment `v1:TARGET`."""
     return V1Env(target, **kwargs)
-
-
-class _Failure(BaseModel):
-    type: str
-    message: str
-
-
-class _Node(BaseModel):
-    """A message of a trace, after that at `parent`; `ids` are the tokens that it adds."""
-
-    parent: int | None
-    sampled: bool
-    ids: list[int]
-    message: dict[str, Any]
-
-
-class _Trace(BaseModel):
-    id: str
-    agent: str
-    trainable: bool
-    reward: FiniteFloat
-    rewards: dict[str, FiniteFloat]
-    metrics: dict[str, FiniteFloat]
-    stop_condition: str | None
-    is_truncated: bool
-    errors: list[_Failure]
-    tools: list[dict[str, Any]]
-    nodes: list[_Node]
-
-
-class _Episode(BaseModel):
-    """What comes back of an episode; it may be a stranger's, so its shape is checked."""
-
-    ok: bool
-    errors: list[_Failure]
-    traces: list[_Trace]
 
 
 class EpisodeRubric(Rubric):
@@ -116,6 +79,7 @@ class V1Env(MultiTurnEnv):
         num_eval_examples: int = 0,
         requirements: Sequence[str] = (),
         python: str | None = None,
+        start_timeout: float = 900.0,
         **kwargs: Any,
     ) -> None:
         """Make an environment; nothing is installed or started yet.
@@ -129,6 +93,7 @@ class V1Env(MultiTurnEnv):
             num_eval_examples: the tasks after those, to evaluate on; 0 = the training tasks.
             requirements: what pip installs beside verifiers, such as the taskset's package.
             python: an interpreter with verifiers and the taskset, in place of an environment that whet makes.
+            start_timeout: seconds that the taskset has to be loaded, and to list its tasks.
             kwargs: arguments of `MultiTurnEnv`; the rubric's rewards are added to those of the taskset.
         """
         check_values(self, locals(), _EXPECTED)
@@ -141,8 +106,8 @@ class V1Env(MultiTurnEnv):
         self._key = secrets.token_urlsafe(24)
         self._gateway: V1Gateway | None = None
         config = {**(env or {}), "taskset": {**(taskset or {}), "id": name}}
-        self._process = V1Process(config, folder, python, requirements, self._key)
-        self._examples = num_train_examples, num_eval_examples
+        self._process = V1Process(config, folder, python, requirements, self._key, start_timeout)
+        self._examples, self._start_timeout = (num_train_examples, num_eval_examples), start_timeout
         self._rows: list[dict[str, Any]] | None = None
         super().__init__(
             dataset=partial(self._read_rows, held_out=False),
@@ -159,9 +124,9 @@ class V1Env(MultiTurnEnv):
         if self._rows is None:
             _, reply = self._process.request("tasks", limit=train + held)
             try:
-                self._rows = [_row(task) for task in reply.result()["tasks"]]
-            except (Error, LookupError, TypeError, ValueError, AttributeError) as error:
-                raise ConfigError(f"'v1:{self.target}' has no tasks that can be read: {error}") from error
+                self._rows = [_row(task) for task in reply.result(self._start_timeout)["tasks"]]
+            except (Error, LookupError, TypeError, ValueError, AttributeError, TimeoutError) as error:
+                raise ConfigError(f"'v1:{self.target}' has no tasks that can be read: {describe(error)}") from error
         rows = self._rows[train:] if held_out else self._rows[:train]
         if not rows:
             raise ConfigError(
@@ -194,7 +159,7 @@ class V1Env(MultiTurnEnv):
         finally:
             gateway.remove(state)
         try:
-            episode = _Episode.model_validate(answer)
+            episode = EpisodeReply.model_validate(answer)
         except ValidationError as error:
             raise EnvError(f"the taskset returned no episode: {error.errors(include_url=False)[0]['msg']}") from error
         await self._take(state, episode, recorder)
@@ -237,11 +202,13 @@ class V1Env(MultiTurnEnv):
                 await before.close()
         return self._gateway
 
-    async def _take(self, state: State, episode: _Episode, recorder: Recorder) -> None:
+    async def _take(self, state: State, episode: EpisodeReply, recorder: Recorder) -> None:
         """Record turns, reward and metrics. Raises what the episode failed by, and `ConfigError`."""
-        if not episode.ok:
-            raise _error_of(episode, recorder)
         chosen = [trace for trace in episode.traces if trace.trainable and self.agent in (None, trace.agent)]
+        if not episode.ok:
+            for prompt, response in turns_of(recorder.calls, chosen, whole=False):
+                await self.add_model_response(state, prompt, response)
+            raise error_of(episode, recorder)
         names = sorted({trace.agent for trace in chosen})
         if len(names) != 1:
             known = ", ".join(sorted({trace.agent for trace in episode.traces}))
@@ -249,7 +216,7 @@ class V1Env(MultiTurnEnv):
                 f"'v1:{self.target}' has episodes of {known}, and {len(names)} of these are trained: name the one that "
                 f'is, args = {{ agent = "{(names or [known])[0]}" }}.'
             )
-        for prompt, response in _turns(recorder.calls, chosen):
+        for prompt, response in turns_of(recorder.calls, chosen, whole=True):
             await self.add_model_response(state, prompt, response)
         tools = {tool["name"]: Tool(**tool) for trace in chosen for tool in trace.tools}
         state["tool_defs"] = list(tools.values())
@@ -289,60 +256,3 @@ def _task(state: State) -> dict[str, Any]:
 
 def _opening(messages: Messages) -> str | None:
     return content_text(messages[0]["content"]) if messages and messages[0]["role"] == "system" else None
-
-
-def _error_of(episode: _Episode, recorder: Recorder) -> Exception:
-    """What an episode failed by: the model's own error where there was one."""
-    if recorder.error is not None and not isinstance(recorder.error, OverlongPromptError):
-        return recorder.error
-    failures = [failure for trace in episode.traces for failure in trace.errors] + episode.errors
-    if not failures:
-        return EnvError("the episode failed, and does not say why")
-    message = " ".join(failures[-1].message.split())[-600:]
-    return _KINDS.get(failures[-1].type, EnvError)(f"the episode failed: {failures[-1].type}: {message}")
-
-
-def _turns(calls: Sequence[Call], traces: Sequence[_Trace]) -> list[tuple[Messages, Response]]:
-    """The calls of the model that are turns of these traces, as prompts and responses.
-
-    A call for token ids has no messages; it gets those of the message whose tokens, after those of all before it, are
-    its prompt and what was sampled. Raises `EnvError` for a message that nothing was sampled for.
-    """
-    of = {trace.id: _sampled(trace) for trace in traces}
-    turns: list[tuple[Messages, Response]] = []
-    for call in calls:
-        tokens = call.response.message.tokens
-        if call.trace not in of:
-            continue
-        if call.prompt is not None:
-            turns.append((call.prompt, call.response))
-            continue
-        assert tokens is not None
-        said = of[call.trace].pop((*tokens["prompt_ids"], *tokens["completion_ids"]), None)
-        if said is not None:  # or the harness has not used the answer
-            message = {**said[-1], "finish_reason": call.response.message.finish_reason, "tokens": tokens}
-            message["is_truncated"] = call.response.message.is_truncated
-            content = message.pop("content") or ""
-            message.pop("role")
-            turns.append((said[:-1], Response(**{**call.response, "message": ResponseMessage(content, **message)})))
-    if any(call.prompt is None for call in calls) and any(of.values()):
-        raise EnvError("the episode has messages of the model whose tokens no engine has sampled")
-    return turns
-
-
-def _sampled(trace: _Trace) -> dict[tuple[int, ...], Messages]:
-    """The conversations that end in a message of the model, by all of their tokens. Raises `EnvError`."""
-    paths: list[tuple[tuple[int, ...], Messages]] = []
-    sampled: dict[tuple[int, ...], Messages] = {}
-    for index, node in enumerate(trace.nodes):
-        if node.parent is not None and not 0 <= node.parent < index:
-            raise EnvError("the episode has a message that comes after none")
-        ids, messages = ((), []) if node.parent is None else paths[node.parent]
-        try:
-            path = (*ids, *node.ids), [*messages, *normalize_messages([node.message])]
-        except (TypeError, ValueError) as error:
-            raise EnvError(f"the episode has a message that is none: {error}") from error
-        paths.append(path)
-        if node.sampled:
-            sampled[path[0]] = path[1]
-    return sampled

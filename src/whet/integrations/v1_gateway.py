@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -19,13 +20,14 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from whet.clients.client import AnyClient, Client, OnDelta, StreamedAnswer
+from whet.clients.usage import charge
 from whet.gateway.app import Gateway
 from whet.gateway.connections import limited_connections
 from whet.gateway.serve import address_of, listen
 from whet.inference.policy_client import PolicyClient
 from whet.inference.rendering.renderer_choice import choose_renderer
 from whet.inference.sampling_args import read_sampling_args, turn_seed
-from whet.types import Messages, Response, SamplingArgs, State, Tool
+from whet.types import Messages, Response, SamplingArgs, State, TimeSpan, Tool
 
 TRACE = b"x-session-id"
 """Header that verifiers' clients send: the id of the trace that the request is a turn of."""
@@ -75,12 +77,14 @@ class Recorder:
 
     @contextlib.contextmanager
     def noting(self) -> Any:
-        """Keep what is raised: it reaches the taskset's process as an HTTP status only."""
+        """Keep the time of a call and what is raised, which reaches the taskset's process as an HTTP status only."""
+        start = time.time()
         try:
             yield
         except Exception as error:
             self.error = self.error or error
             raise
+        self._state["timing"].model.spans.append(TimeSpan(start, time.time()))
 
 
 class RecordedPolicy(PolicyClient):
@@ -93,6 +97,7 @@ class RecordedPolicy(PolicyClient):
     async def continue_ids(self, prompt_ids: list[int], model: str, sampling_args: SamplingArgs) -> Response:
         with self._recorder.noting():
             response = await super().continue_ids(prompt_ids, model, self._recorder.sampling(sampling_args))
+        charge(response)
         return self._recorder.record(None, response)
 
 

@@ -1,7 +1,7 @@
 """The process that plays a taskset of verifiers 0.4: a virtual environment of its own, `v1_program.py`, and requests.
 
-verifiers 0.4 pins packages to other versions than whet has, so its environment is made in the cache, once for each set of
-requirements: what the taskset's own `pyproject.toml` requires, and what the user names. Nothing else is installed.
+verifiers 0.4 pins packages to other versions than whet has, so its environment is made in the cache, once for each set
+of requirements: what the taskset's own `pyproject.toml` requires, and what the user names. Nothing else is installed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -26,6 +28,7 @@ from typing import IO, Any
 from whet.errors import ConfigError, EnvError, InfraError
 from whet.integrations import v1_program
 from whet.parsing import parse_json, parse_toml
+from whet.records.lock import taken
 from whet.system import children
 from whet.system.files import user_cache
 
@@ -35,7 +38,7 @@ KEY_VAR = "WHET_V1_API_KEY"
 """Variable with the key of the gateway. verifiers passes no variable with API_KEY in its name on to what it runs."""
 END_S = 10.0
 """Time to end boxes and tool servers in."""
-SHOWN = 600
+SHOWN, PAUSE_S = 600, 0.5
 logger = logging.getLogger(__name__)
 
 
@@ -89,42 +92,46 @@ def make_venv(requirements: Sequence[str], cache: Path) -> str:
 
     Raises `ConfigError` with pip's words where they cannot be installed.
     """
-    key = hashlib.sha256(json.dumps([sys.version_info[:2], sys.prefix, sorted(requirements)]).encode()).hexdigest()
-    folder = cache / key[:16]
-    python, whole = folder / "bin" / "python", folder / "whole"
-    if whole.exists():
-        return str(python)
-    logger.warning("installing %s into %s, once", ", ".join(requirements), folder)
+    key = hashlib.sha256(json.dumps([sys.version_info[:2], sys.prefix, sorted(requirements)]).encode()).hexdigest()[:16]
+    folder, whole = cache / key, cache / key / "whole"
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with (cache / f"{key[:16]}.lock").open("w") as lock:
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be making it
-            if not whole.exists():
-                shutil.rmtree(folder, ignore_errors=True)
-                for command in (
-                    [sys.executable, "-m", "venv", str(folder)],
-                    [str(python), "-m", "pip", "install", "--no-input", "--quiet", *requirements],
-                ):
-                    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-                    if done.returncode != 0:
-                        words = (done.stderr or done.stdout).strip()[-SHOWN:]
-                        raise ConfigError(f"the environment of the taskset cannot be made in {folder}: {words}")
-                whole.touch()
+        while not whole.exists():
+            with taken(cache / f"{key}.lock") as free:  # or another process is making it
+                if free and not whole.exists():
+                    logger.warning("installing %s into %s, once", ", ".join(requirements), folder)
+                    shutil.rmtree(folder, ignore_errors=True)
+                    _run(sys.executable, "-m", "venv", str(folder))
+                    _run(str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--no-input", *requirements)
+                    whole.touch()
+            time.sleep(0 if free else PAUSE_S)
     except OSError as error:
         raise ConfigError(f"the environment of the taskset cannot be made in {folder}: {error}.") from error
-    return str(python)
+    return str(folder / "bin" / "python")
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        words = _text((done.stderr or done.stdout).strip()[-SHOWN:])
+        raise ConfigError(f"the environment of the taskset cannot be made: {' '.join(command)}: {words}")
 
 
 class V1Process:
     """The process of one taskset; started by the first request, and again where it has ended. Safe in threads."""
 
     def __init__(
-        self, config: Mapping[str, Any], folder: Path | None, python: str | None, requirements: Sequence[str], key: str
+        self,
+        config: Mapping[str, Any],
+        folder: Path | None,
+        python: str | None,
+        requirements: Sequence[str],
+        key: str,
+        start_timeout: float,
     ) -> None:
         """`config` is that of verifiers' environment; `key` is what its clients show to the gateway."""
         self._config, self._folder, self._python, self._key = dict(config), folder, python, key
+        self._start_timeout = start_timeout
         self._requirements = requirements_of(folder, requirements)
         self._lock, self._numbers = threading.Lock(), itertools.count()
         self._process: subprocess.Popen[bytes] | None = None
@@ -162,6 +169,7 @@ class V1Process:
             KEY_VAR: self._key,
             "PATH": os.pathsep.join([str(Path(python).parent), os.environ.get("PATH", os.defpath)]),
             "PYTHONPATH": os.pathsep.join(paths),
+            **dict.fromkeys(("NO_PROXY", "no_proxy"), f"127.0.0.1,{os.environ.get('NO_PROXY', '')}"),
         }
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         command = [python, "-P", v1_program.__file__, VERSION, KEY_VAR]
@@ -170,13 +178,19 @@ class V1Process:
             self._process = children.start(command, env=variables, **pipes)
         except OSError as error:
             raise ConfigError(f"{python} cannot be started: {error.strerror}.") from error
-        self._send(self._config)
-        assert self._process.stdout is not None
-        first = self._process.stdout.readline(v1_program.LONGEST_LINE)
-        reply = _reply(first)
+        process = self._process
+        assert process.stdout is not None
+        with contextlib.suppress(InfraError):  # it has ended, and says why
+            self._send(self._config)
+        late = threading.Timer(self._start_timeout, children.kill_group, [process.pid])
+        late.start()
+        reply = _reply(process.stdout.readline(v1_program.LONGEST_LINE))
+        late.cancel()
         if reply is None or "failed" in reply:
-            code = None if reply is not None else self._process.wait()
-            words = _text(reply["failed"]) if reply is not None else self._last_words()
+            code = children.wait_or_kill(process, END_S)
+            words = self._last_words() if reply is None else _text(reply["failed"])
+            if code == -signal.SIGKILL:
+                words = f"it was killed, at the latest after start_timeout ({self._start_timeout:g} s)"
             self._end()
             kind = InfraError if reply is None and code != v1_program.WRONG_VERSION else ConfigError
             raise kind(f"the taskset {self._config['taskset']['id']} cannot be loaded: {words}")
