@@ -92,7 +92,7 @@ def turns_of(calls: Sequence[Call], traces: Sequence[TraceReply], *, whole: bool
             content = message.pop("content") or ""
             message.pop("role")
             turns.append((said[:-1], Response(**{**call.response, "message": ResponseMessage(content, **message)})))
-    if whole and any(call.prompt is None for call in calls) and any(of.values()):
+    if whole and all(call.prompt is None for call in calls) and any(of.values()):
         raise EnvError("the episode has messages of the model whose tokens no engine has sampled")
     return turns
 
