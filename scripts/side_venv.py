@@ -15,6 +15,7 @@ import os
 import platform
 import shutil
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,12 @@ class SideVenv:
         made = run_merged([python, "-m", "venv", "--clear", self.folder])
         if made.returncode != 0:
             raise SetupError(explain_failure(f"{python} -m venv", made.stdout))
+
+    def see_own_packages(self, version: tuple[int, ...]) -> None:
+        """Have it import what `.venv` has, after its own packages; `version` is that of both Pythons."""
+        folder = os.path.join(self.folder, "lib", f"python{version[0]}.{version[1]}", "site-packages")
+        with open(os.path.join(folder, "whet_venv.pth"), "w", encoding="utf-8") as file:
+            file.write(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
 
     def install(self, doing: str, *arguments: str) -> None:
         """`pip install` in it. Not compiled: a few of the modules are ever imported, and those are compiled then."""

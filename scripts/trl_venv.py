@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 
 from setup_venv import ROOT, SetupError, say
 from side_venv import SideVenv, current_key, own_python, run
@@ -25,9 +24,7 @@ def install() -> dict[str, str]:
         return {}
     say("making .venv-trl, for the test with trl (once; about 0.1 GB to download)")
     VENV.make(python, gigabytes=1.0)
-    folder = os.path.join(VENV.folder, "lib", f"python{version[0]}.{version[1]}", "site-packages")
-    with open(os.path.join(folder, "whet_venv.pth"), "w", encoding="utf-8") as file:
-        file.write(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    VENV.see_own_packages(version)
     missing: dict[str, str] = {}
     try:
         VENV.install("installing trl", *REQUIREMENTS)

@@ -38,7 +38,7 @@ def test_every_dependency_of_the_project_is_pinned_within_its_range() -> None:
     lines = list(project["dependencies"])
     for extra, more in project["optional-dependencies"].items():
         lines += (
-            more if extra not in ("docs", "benchmark", "rg", "ta", "vllm") else []
+            more if extra not in ("docs", "benchmark", "inspect", "rg", "ta", "vllm") else []
         )  # made on request, not by set-up
     pins = constrained()
     for requirement in map(Requirement, lines):

@@ -34,8 +34,8 @@ from whet.errors import ConfigError, DatasetError, EnvError, InfraError
 from whet.gateway.interfaces.openai_responses import read_request, write_items
 from whet.gateway.wire import RequestError
 from whet.integrations.child_server import ChildServer, Launch, is_local, server_at
+from whet.integrations.external_scores import ExternalScoreRubric
 from whet.parsing import parse_json
-from whet.rubrics.rubric import Rubric
 from whet.types import Messages, State, Tool, ToolCall, ToolMessage
 
 MAX_BYTES = 16 << 20
@@ -74,19 +74,6 @@ _EXPECTED: dict[str, tuple[Check, str]] = {
 def load_environment(target: str, **kwargs: Any) -> NemoGymEnv:
     """The environment `nemo:TARGET`."""
     return NemoGymEnv(target, **kwargs)
-
-
-class VerifyRubric(Rubric):
-    """The reward of `/verify`, and the numbers beside it as metrics."""
-
-    def __init__(self) -> None:
-        super().__init__([verified_reward])
-
-    async def add_scores(self, states: list[State]) -> None:
-        await super().add_scores(states)
-        for state in states:
-            if state.get("error") is None:
-                state["metrics"] |= state["nemo_metrics"]
 
 
 def verified_reward(state: State) -> float:
@@ -136,7 +123,7 @@ class NemoGymEnv(ToolEnv):
             dataset=self._read(dataset),
             eval_dataset=None if eval_dataset is None else self._read(eval_dataset),
             max_turns=max_turns,
-            **{"rubric": VerifyRubric(), **kwargs},
+            **{"rubric": ExternalScoreRubric(verified_reward), **kwargs},
         )
 
     def _read(self, path: str) -> list[dict[str, Any]]:
@@ -227,7 +214,7 @@ class NemoGymEnv(ToolEnv):
                     raise InfraError(f"{client.base_url}verify answered without a finite reward: {text:.120}")
                 numbers = {name: _number(value) for name, value in reply.items() if name not in row}
                 state["nemo_reward"] = reward
-                state["nemo_metrics"] = {k: v for k, v in numbers.items() if v is not None and k != "reward"}
+                state["external_metrics"] = {k: v for k, v in numbers.items() if v is not None and k != "reward"}
         finally:
             state.pop("nemo_client", None)
             if client is not None:

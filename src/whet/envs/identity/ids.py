@@ -30,6 +30,7 @@ _SCHEMES = ("https://", "http://", "file://")
 MAX_NAME, MAX_OWNER, MAX_VERSION, SHOWN = 64, 39, 64, 200
 FORMS = "NAME, NAME@VERSION, OWNER/NAME, OWNER/NAME@VERSION, a path, or the URL of a wheel or a git commit"
 CONTRACTS = {
+    "inspect": "whet.integrations.inspect_env",
     "nemo": "whet.integrations.nemo_env",
     "openenv": "whet.integrations.openenv_env",
     "v1": "whet.integrations.v1_env",
