@@ -28,9 +28,23 @@ _serving = _beside("serving")
 
 
 @pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No telemetry; what clients do in the background ends with the test, or they would warn of a server that ended."""
+    from tinker.lib.internal_client_holder import InternalClientHolder
+
     monkeypatch.setenv("TINKER_TELEMETRY", "0")
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    opened: list[InternalClientHolder] = []
+    make = InternalClientHolder.__init__
+
+    def init(holder: InternalClientHolder, *given: Any, **options: Any) -> None:
+        opened.append(holder)
+        make(holder, *given, **options)
+
+    monkeypatch.setattr(InternalClientHolder, "__init__", init)
+    yield
+    for holder in opened:
+        holder.close()
 
 
 @pytest.fixture

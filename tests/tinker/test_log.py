@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -144,6 +146,32 @@ def test_bodies_that_are_none_are_refused(raw: Raw) -> None:
     failed = raw.answer(raw.body(message.SerializeToString()).json()["request_id"])
     assert "reads tokens only, not 'image'" in failed["error"]
     assert raw.answer(raw.passing(model, 3).json()["request_id"]).metrics["loss:sum"] > 0
+
+
+def test_a_large_body_is_read_of_a_client_with_a_key_alone(raw: Raw, served: Any) -> None:
+    for path in ("forward_backward", "asample"):
+        sent = 0
+
+        def body(path: str = path) -> Iterator[bytes]:
+            nonlocal sent
+            for _ in range(60):
+                sent += 1
+                yield b"x" * (1 << 20)
+
+        with contextlib.suppress(httpx.WriteError):
+            assert httpx.post(f"{served.url}{API}/{path}", content=body(), timeout=60).status_code == 401
+        assert sent < 60
+
+
+def test_a_body_that_breaks_off_is_as_if_it_was_not_sent(raw: Raw, served: Any) -> None:
+    model, other = raw.model(), raw.model()
+    address = httpx.URL(served.url)
+    for seq in (1, 2):
+        with socket.create_connection((address.host, address.port)) as connection:
+            head = f"POST {API}/forward_backward HTTP/1.1\r\nHost: {address.host}\r\nX-API-Key: {served.key}\r\n"
+            connection.sendall(f"{head}Content-Length: {30 << 20}\r\n\r\n".encode() + b"\n" * (1 << 20))
+        for one in (model, other):
+            assert raw.answer(raw.passing(one, seq).json()["request_id"]).metrics["loss:sum"] > 0
 
 
 def test_sparse_tensors_are_read_or_refused(raw: Raw) -> None:

@@ -55,6 +55,8 @@ class Policy:
     tokenizer: Any
     renderer: ChatRenderer
     client: PolicyClient
+    seeded: bool = True
+    """Whether the seed of a request fixes what is drawn."""
 
 
 def load_policy(

@@ -58,7 +58,8 @@ def wanted(request: types.SampleRequest, limits: TokenLimits, end_ids: tuple[int
     if not 1 <= request.num_samples <= SAMPLES:
         raise HubError("invalid", f"num_samples: it has to be in 1 to {SAMPLES}.")
     if request.record_stability_info:
-        raise HubError("invalid", "record_stability_info: this server does not record it.")
+        said = "it is for the loss stable_reinforce, which is not published and not here. Take another, such as cispo."
+        raise HubError("invalid", f"record_stability_info: {said}")
     prompt = _prompt(request, limits)
     scoring, targets = _scoring(request, len(prompt))
     own = request.sampling_params

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from whet.config import Option, StrictModel
+from whet.errors import ConfigError
 from whet.gateway.serve import address_of, listen
 from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN
 from whet.inference.model_names import MODEL_HELP
 from whet.system.files import expanded
+
+if TYPE_CHECKING:
+    from whet.tinker.sampling import OpenPolicy
+
+RANK, VLLM_RANK = 512, 64
 
 
 class TinkerConfig(StrictModel):
@@ -34,10 +41,24 @@ class TinkerConfig(StrictModel):
     base: Literal["dense", "packed"] = Field(
         "dense", description="packed: the base stays in the blocks of its GGUF file."
     )
+    engine: Literal["embedded", "vllm"] = Field(
+        "embedded", description="What samples: whet's own engine, or a vLLM server that whet starts and ends."
+    )
+    engine_device: str | None = Field(
+        None, pattern=DEVICE_PATTERN, description="Where vllm samples, such as cuda:1; as --device if absent."
+    )
+    engine_memory: float | None = Field(
+        None, gt=0, le=1, description="Share of its GPU's memory that vllm takes; its own choice, 0.9, if absent."
+    )
     adapter_gib: Annotated[float, Option(metavar="GIB")] = Field(
         4.0, gt=0, description="Memory for the adapters of all clients with their gradients and optimisers."
     )
-    max_rank: int = Field(512, ge=1, description="Highest rank of an adapter.")
+    max_rank: int | None = Field(
+        None,
+        ge=1,
+        le=512,
+        description="Highest rank of an adapter; 512 if absent, 64 with vllm, which reserves memory.",
+    )
     state_every: int = Field(
         16, ge=1, description="Optimiser steps of a model between two states; a start repeats those after the last."
     )
@@ -52,16 +73,48 @@ def serve(config: TinkerConfig, on_ready: Callable[[str, str, str | None], None]
     from whet.hub.serve import run
     from whet.inference.loading import check_model
     from whet.tinker.api.app import create_tinker_app
-    from whet.tinker.opening import load_base, load_engine, open_server
+    from whet.tinker.opening import load_base, open_server
     from whet.tinker.server import GIB, TinkerLimits
 
+    check_engine(config)
     check_model(config.model)
     limits = TinkerLimits(
-        adapter_bytes=int(config.adapter_gib * GIB), rank=config.max_rank, state_every=config.state_every
+        adapter_bytes=int(config.adapter_gib * GIB), rank=highest_rank(config), state_every=config.state_every
     )
     with listen(config.host, config.port) as listening:
         base, bank = load_base(config.model, device=config.device, dtype=config.dtype, held=config.base)
         data = expanded(config.data).absolute()
-        sampled = load_engine(config.model, device=config.device, dtype=config.dtype, held=config.base)
-        with open_server(data, base, bank, config.database, limits, sampled) as (server, key):
+        with open_server(data, base, bank, config.database, limits, engine_of(config)) as (server, key):
             run(create_tinker_app(server), listening, lambda: on_ready(address_of(listening), base.name, key))
+
+
+def check_engine(config: TinkerConfig) -> None:
+    """Raises `ConfigError` for options that the engine does not have, `EngineError` where there is no vLLM."""
+    if config.engine == "vllm":
+        from whet.inference.vllm.interpreter import find_vllm
+
+        if config.base == "packed":
+            raise ConfigError("--base packed is for --engine embedded: vLLM is given weights in float32 or bfloat16.")
+        find_vllm(None)
+    if config.engine == "embedded" and (config.engine_device is not None or config.engine_memory is not None):
+        raise ConfigError("--engine-device and --engine-memory are for --engine vllm; the embedded one is on --device.")
+
+
+def highest_rank(config: TinkerConfig) -> int:
+    """Of an adapter."""
+    return config.max_rank or (VLLM_RANK if config.engine == "vllm" else RANK)
+
+
+def engine_of(config: TinkerConfig) -> OpenPolicy:
+    """What the server samples with. Raises `ModelLoadError`."""
+    from whet.tinker.opening import load_engine
+
+    if config.engine == "embedded":
+        return load_engine(config.model, device=config.device, dtype=config.dtype, held=config.base)
+    from whet.inference.vllm.policy import open_vllm_policy
+    from whet.rl.learner.config import LearnerConfig
+
+    dtype = LearnerConfig(device=config.device, dtype=config.dtype).settled(adapter=True).dtype
+    device = config.engine_device or config.device
+    how: dict[str, Any] = {"highest_rank": highest_rank(config), "gpu_memory": config.engine_memory}
+    return partial(open_vllm_policy, config.model, dtype=dtype, device=device, adapters=True, **how)

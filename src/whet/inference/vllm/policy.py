@@ -35,11 +35,14 @@ async def open_vllm_policy(
     max_rows: int = 256,
     logprobs_mode: LogprobsMode = "processed_logprobs",
     adapters: bool = False,
+    highest_rank: int = SERVED_RANK,
+    gpu_memory: float | None = None,
 ) -> AsyncIterator[Policy]:
     """Start a server of `model` with the Python that `find_vllm` finds, and end it after the block.
 
-    `max_rows` are answered together; with `adapters` more can be loaded, of rank 64 at most. Raises `ModelLoadError`
-    for files that cannot be read, and `EngineError` where there is no vLLM, or it does not start.
+    `max_rows` are answered together; with `adapters` more can be loaded, of `highest_rank` at most. `gpu_memory` is the
+    server's share of its GPU's memory. Raises `ModelLoadError` for files that cannot be read, and `EngineError` where
+    there is no vLLM, or it does not start.
     """
     if dtype in BLOCK_FORMS:
         raise ConfigError(
@@ -55,8 +58,9 @@ async def open_vllm_policy(
         dtype=dtype,
         logprobs_mode=logprobs_mode,
         max_context=files.arch.max_context,
-        lora_rank=max(rank or 0, SERVED_RANK) if adapters else rank,
+        lora_rank=max(rank or 0, highest_rank) if adapters else rank,
         threads=threads,
+        gpu_memory_utilization=gpu_memory,
         flags={"max-num-seqs": max_rows},
     )
     directory = Path(tempfile.mkdtemp(prefix="whet-vllm-"))
@@ -67,7 +71,7 @@ async def open_vllm_policy(
         if files.base is not None:
             await pool.load_weights(WeightUpdate(0, files.path, kind="adapter"))
         client = PolicyClient(pool, files.renderer, max_context=options.max_context, in_threads=True)
-        yield Policy(files.path, pool, files.tokenizer, files.renderer, client)
+        yield Policy(files.path, pool, files.tokenizer, files.renderer, client, seeded=False)
     finally:
         await pool.close()
         shutil.rmtree(directory, ignore_errors=True)

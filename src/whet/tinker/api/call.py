@@ -27,11 +27,16 @@ def server_of(request: Request) -> TinkerServer:
     return server
 
 
+def call_to(action: Action, request: Request) -> HubRequest:
+    """A request to do `action` with the key that it came with."""
+    given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
+    token = given.removeprefix(KEY) or None
+    return HubRequest(server_of(request).hub, action, token, base_of(request), request)
+
+
 def _call(action: Action) -> Callable[[Request], HubRequest]:
     def call(request: Request) -> HubRequest:
-        given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
-        token = given.removeprefix(KEY) or None
-        return HubRequest(server_of(request).hub, action, token, base_of(request), request)
+        return call_to(action, request)
 
     return call
 

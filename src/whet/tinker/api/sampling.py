@@ -79,6 +79,8 @@ def saved_to_sample(server: TinkerServer, session: Session, owner: str, path: st
 @router.post("/asample")
 def asample(call: Training, server: Server, request: types.SampleRequest) -> dict[str, Any]:
     sampling = _sampling(server)
+    if request.sampling_params.seed is not None and not sampling.policy.seeded:
+        raise HubError("invalid", "sampling_params.seed: vLLM's draws depend on what else it samples. Leave it out.")
     with call.read() as opened:
         session, owner = session_owner(opened)
         base_model, path, named = request.base_model, request.model_path, request.sampling_session_id
