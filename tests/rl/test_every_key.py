@@ -437,6 +437,14 @@ def passes(config: RunConfig) -> Any:
     ]
 
 
+def taught(config: RunConfig) -> Any:
+    """Whether the rollouts of its environments are learned from a teacher."""
+    shaper = RewardShaper(config.algorithm)
+    groups = [Group(0, DrawnTask(0, 0, 0, 0), config.env[0].label, [rollout(1.0, [3, 4])])]
+    done = assemble(groups, config.algorithm, shaper, temperature=1.0, distilled=config.distilled)
+    return None if done.batch.distilled is None else done.batch.distilled.tolist()
+
+
 def training(setting: str) -> InRuns:
     return InRuns(lambda seen: seen.asked(setting))
 
@@ -503,6 +511,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     ),
     "env.id": InPart(lambda config: whet.rl.plan.load_environments(config)[0][0].rows[0]["prompt"], "guess-number"),
     "env.weight": InRuns(lambda seen: [row["environment"] for row in seen.rollouts()].count("first")),
+    "env.algorithm": InPart(taught, "opd", ("--algorithm.reference", "whet/tiny", "--algorithm.kl_coef", "0.1")),
     "env.loss_weight": InRuns(lambda seen: seen.metrics[0]["optim/grad_norm"]),
     "env.name": InRuns(lambda seen: {row["environment"] for row in seen.rollouts()}),
     "env.args": InRuns(lambda seen: max(row["example_id"] for row in seen.rollouts() + seen.rollouts(2)) < 5),
@@ -616,6 +625,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "eval.env.name": InRuns(lambda seen: {row["environment"] for row in seen.evaluations}),
     "eval.env.weight": Refused("2", "no effect"),
     "eval.env.loss_weight": Refused("2", "no effect"),
+    "eval.env.algorithm": Refused("opd", "no effect"),
     "eval.env.args": InRuns(lambda seen: len({tuple(request.prompt_ids) for request in seen.evaluated})),
     "eval.env.taskset": InPart(lambda config: config.eval.env[0].loader_args(), "x", below=".split"),
     "eval.env.harness": InPart(lambda config: config.eval.env[0].loader_args(), "x", below=".id"),

@@ -105,6 +105,16 @@ class RunConfig(TrainingConfig):
         return [env.label for env in self.env]
 
     @property
+    def distilled(self) -> frozenset[str]:
+        """Names of the environments that are learned from a teacher."""
+        return frozenset(env.label for env in self.env if env.algorithm == "opd")
+
+    @property
+    def reference(self) -> str | None:
+        """The policy that the learner is compared with; None where it is with none."""
+        return self.algorithm.reference if self.algorithm.kl_coef or self.distilled else None
+
+    @property
     def gpus(self) -> GpuSplit:
         """How many GPUs learn and sample."""
         return split_gpus(self.deployment, self.inference, self.learner.device)

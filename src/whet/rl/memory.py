@@ -202,7 +202,7 @@ def memory_parts(arch: Architecture, config: RunConfig, *, on_gpu: bool = False)
     if config.lora is not None and config.engine == "embedded":
         parts |= merging_parts(arch, config, config.inference)
     parts |= learner_parts(arch, config, tokens=config.learner.tokens_at_once, length=most)
-    if config.algorithm.kl_coef and not (config.lora is not None and config.algorithm.reference == "initial"):
+    if config.reference is not None and not (config.lora is not None and config.reference == "initial"):
         parts["learner: reference"] = parameter_count(arch) * _held_bytes(config)
     return parts
 

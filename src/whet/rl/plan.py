@@ -170,9 +170,8 @@ def check_inputs(config: RunConfig | SftConfig) -> None:
     """Check devices, models (as far as is known without a download), imported algorithms, and the files of data."""
     _check_devices(config)
     if isinstance(config, RunConfig):
-        algorithm = config.algorithm
-        check_starting_point(config.model, config.lora, algorithm.reference if algorithm.kl_coef else None)
-        check_imported(algorithm)
+        check_starting_point(config.model, config.lora, config.reference)
+        check_imported(config.algorithm)
         return
     check_starting_point(config.model, config.lora)
     for path in config.paths:

@@ -236,7 +236,7 @@ class ReinforcementRun(TrainingRun):
             config.max_async_level,
             config.oversampling_factor,
             config.max_off_policy_steps,
-            parts=PARTS if config.algorithm.learns_in_parts else 1,
+            parts=PARTS if config.algorithm.learns_in_parts and not config.distilled else 1,
         )
         return AsyncSource(runner, self._curriculum(), RolloutBuffer(lead, new_filter()))
 

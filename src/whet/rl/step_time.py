@@ -226,7 +226,7 @@ def _learning(arch: Architecture, config: RunConfig, rates: Rates, work: Work, r
     groups, adapter = work.rollouts / config.rollouts_per_example, config.lora is not None
     tokens = work.rollouts * work.answer + groups * work.prompt
     algorithm = config.algorithm
-    passes = (4 if adapter else 6) + 2 * config.learner.activation_checkpointing + 2 * bool(algorithm.kl_coef)
+    passes = (4 if adapter else 6) + 2 * config.learner.activation_checkpointing + 2 * (config.reference is not None)
     passes = passes * algorithm.epochs + 2 * algorithm.learns_in_passes
     pairs = work.rollouts * work.answer * (work.prompt + work.answer / 2) + groups * work.prompt**2 / 2
     products = layer_parameters(arch) * tokens + arch.hidden_size * arch.vocab_size * work.rollouts * work.answer

@@ -45,6 +45,7 @@ start = 1.0
 end = 0.9
 [algorithm]
 kl_coef = 0.01
+reference = "whet/tiny"
 mask_truncated = true
 tis_limit = 2.0
 mis_limit = 5.0
@@ -52,6 +53,7 @@ length_penalty = 0.1
 length_penalty_full = 16
 repetition_penalty = 0.1
 """
+SYNCHRONOUS = ["--sampling.top_p", "0.9", "--deployment.colocate", "true", "--env.1.algorithm", "opd"]
 ASYNCHRONOUS = ["--max_async_level", "1", "--eval.after", "false", "--deployment.engine_process", "false"]
 ASYNCHRONOUS += [
     "--learner.ranks",
@@ -79,7 +81,7 @@ def written(tmp_path_factory: pytest.TempPathFactory, warm_server: Any) -> list[
     folder = tmp_path_factory.mktemp("metrics")
     found: set[str] = set()
     for name, config, overrides in (
-        ("sync", CONFIG + EVERYTHING, ["--sampling.top_p", "0.9", "--deployment.colocate", "true"]),
+        ("sync", CONFIG + EVERYTHING, SYNCHRONOUS),
         ("async", CONFIG, ASYNCHRONOUS),
     ):
         file = folder / f"{name}.toml"

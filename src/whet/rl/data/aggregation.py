@@ -7,6 +7,9 @@
 
 Tokens are those that are trained; rollouts and groups without any count nowhere. Weights and divisor depend on groups
 alone, which a batch and its parts have as a whole: packing, micro-batches, parts and ranks change neither. Pure.
+
+Where environments are learned by different algorithms, each is aggregated alone, and the loss is the sum of all,
+weighed by `loss_weight`; otherwise `loss_weight` multiplies tokens of one aggregation.
 """
 
 from __future__ import annotations
@@ -23,6 +26,20 @@ class Aggregation:
 
     weights: list[list[float]]
     divisors: list[float]
+
+
+def aggregate_each(
+    tokens: Sequence[Sequence[int]], environments: Sequence[str], config: AlgorithmConfig
+) -> Aggregation:
+    """Each environment's loss as if it were alone; `environments`: that of each group."""
+    weights: list[list[float]] = [[]] * len(tokens)
+    for name in dict.fromkeys(environments):
+        own = [number for number, other in enumerate(environments) if other == name]
+        alone = aggregate([tokens[number] for number in own], config)
+        divisor = sum(alone.divisors) or 1.0
+        for number, weights_G in zip(own, alone.weights, strict=True):
+            weights[number] = [weight / divisor for weight in weights_G]
+    return Aggregation(weights, [1 / len(tokens)] * len(tokens))
 
 
 def aggregate(tokens: Sequence[Sequence[int]], config: AlgorithmConfig) -> Aggregation:

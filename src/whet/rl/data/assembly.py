@@ -21,7 +21,7 @@ A value is None for a token that was not sampled, or that carries no loss. The v
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import MappingProxyType
@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whet.errors import TrainingError
 from whet.rl.algorithms import STD_FLOOR, Array, ScoredGroup, advantages_of
-from whet.rl.data.aggregation import aggregate
+from whet.rl.data.aggregation import aggregate, aggregate_each
 from whet.rl.data.batch import PackedBatch, TokenSequence, pack, sequences_of
 from whet.rl.learner.protocol import TokenValues
 from whet.rl.loop.group import Group
@@ -185,10 +185,12 @@ def assemble(
     *,
     temperature: float,
     loss_weights: Mapping[str, float] = MappingProxyType({}),
+    distilled: Collection[str] = (),
 ) -> Assembled:
     """All groups of a batch, or (where `config.learns_in_parts`) some of them, which may have sampled no token.
 
-    `loss_weights`: of environments by name, of those that have another than 1.
+    `loss_weights`: of environments by name, of those that have another than 1. `distilled`: those that are learned by
+    the KL to a teacher, without advantages.
     """
     shaped, shaping = shaper.shape(
         [group.rewards_G for group in groups], [[sampled_ids(state) for state in group.states] for group in groups]
@@ -211,7 +213,8 @@ def assemble(
             sequences += own
             branches[-1].append(len(own))
             packed += map(_without_loss, own) if config.mask_truncated and state["is_truncated"] else own
-            per_sequence += _per_token(own, advantage, own_step_advantages(state))
+            taught = group.environment in distilled
+            per_sequence += [0.0] * len(own) if taught else _per_token(own, advantage, own_step_advantages(state))
     rows = [[float(advantage.mean()) for advantage in advantages_G] for advantages_G in advantages_by_group]
     if not packed:
         return Assembled(
@@ -219,15 +222,22 @@ def assemble(
         )
     trained = (int(sequence.trained.sum()) for sequence in packed)
     tokens = [[sum(islice(trained, count)) for count in counts] for counts in branches]
-    aggregation = aggregate(tokens, config)
+    names = [group.environment for group in groups]
+    aggregation = aggregate_each(tokens, names, config) if distilled else aggregate(tokens, config)
     weights = [
         weight * loss_weights.get(group.environment, 1.0)
         for group, counts, weights_G in zip(groups, branches, aggregation.weights, strict=True)
         for count, weight in zip(counts, weights_G, strict=True)
         for _ in range(count)
     ]
-    group_of = [group.id for group, counts in zip(groups, branches, strict=True) for _ in range(sum(counts))]
-    batch = pack(packed, per_sequence, None if set(weights) == {1.0} else weights, group_of)
+    group_of = [number for number, counts in enumerate(branches) for _ in range(sum(counts))]
+    batch = pack(
+        packed,
+        per_sequence,
+        None if set(weights) == {1.0} else weights,
+        [groups[number].id for number in group_of],
+        [names[number] in distilled for number in group_of] if distilled else None,
+    )
     return Assembled(batch, rows, sequences, shaping, branches, aggregation.divisors)
 
 

@@ -237,6 +237,7 @@ class PackedBatch:
     kept: TokenSets | None = None  # T; as in `TokenSequence`, None where none has
     weights: NDArray[np.float32] | None = None  # T; what the loss of a token is multiplied with; None: 1
     groups: NDArray[np.int32] | None = None  # B; the group of a sequence, whatever the number; None: of none
+    distilled: NDArray[np.bool_] | None = None  # B; learned by the KL to the teacher; None: none is
 
     @property
     def sequences(self) -> int:
@@ -276,6 +277,7 @@ class PackedBatch:
             kept=None if self.kept is None else self.kept.take(tokens),
             weights=None if self.weights is None else self.weights[tokens],
             groups=None if self.groups is None else self.groups[chosen],
+            distilled=None if self.distilled is None else self.distilled[chosen],
         )
 
 
@@ -284,11 +286,13 @@ def pack(
     advantages: Sequence[ArrayLike] | None = None,
     weights: Sequence[float] | None = None,
     groups: Sequence[int] | None = None,
+    distilled: Sequence[bool] | None = None,
 ) -> PackedBatch:
     """One batch out of sequences and their advantages.
 
     `advantages` holds, for each sequence, one number or one per token; without it every sampled token has 1,
-    which is what imitation (`cross_entropy`) wants. `weights` (of the loss of its tokens) and `groups`: one each.
+    which is what imitation (`cross_entropy`) wants. `weights` (of the loss of its tokens), `groups` and
+    `distilled`: one each.
     """
     assert sequences, "a batch holds at least one sequence"
     assert not any(sequence.trained[:1].any() for sequence in sequences), "a sequence's first token has no predictor"
@@ -305,6 +309,7 @@ def pack(
         experts=_experts(sequences),
         weights=None if weights is None else np.repeat(np.asarray(weights, np.float32), [*map(len, sequences)]),
         groups=None if groups is None else np.asarray(groups, np.int32),
+        distilled=None if distilled is None else np.asarray(distilled, np.bool_),
     )
 
 

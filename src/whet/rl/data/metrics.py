@@ -169,6 +169,11 @@ def step_metrics(
     lengths = np.array([len(sequence.ids) for sequence in sequences])
     trained = np.array([int(sequence.trained.sum()) for sequence in sequences])
     per_token = {name: total / loss.tokens for name, total in loss.sums.items()}
+    if (distilled := per_token.pop("distilled", None)) is not None:
+        per_token["kl_teacher"] /= distilled or 1.0
+        if "kl_reference" in per_token:
+            per_token["kl_reference"] /= (1 - distilled) or 1.0
+        per_token["distilled_frac"] = distilled
     return {
         **reward_metrics(groups),
         **assembly,

@@ -112,16 +112,17 @@ class TorchLearner(Learner):
         `sums`: `entropy`; for losses over sampled tokens `kl`, the k3 estimate of KL(sampler || learner), and
         `clipped`, the number of tokens that were dropped or whose ratio was cut, with `tis_limit` and `mis_limit` also
         `truncated` and `masked`, of these the ones by that limit; with `kl_coef`, `kl_reference`, the estimate of
-        KL(learner || reference). With dropout the probabilities that are compared are those without it, as
-        engines sample, which takes one more forward pass; gradients have it. Raises `TrainingError` where the loss is
-        not finite, naming the rollouts; all gradients are cleared then.
+        KL(learner || reference), and of the `distilled` tokens `kl_teacher`. With dropout the probabilities that are
+        compared are those without it, as engines sample, which takes one more forward pass; gradients have it. Raises
+        `TrainingError` where the loss is not finite, naming the rollouts; all gradients are cleared then.
         """
         function, sampled = loss_fn(loss.loss), find(loss.loss, "loss").compares_with_sampler
         output = LossOutput(loss=0.0, tokens=batch.trained_tokens, peak_flops=self._peak_flops)
         seen = TokenValues(np.zeros(len(batch.ids), np.float32), np.zeros(len(batch.ids), np.bool_))
         micros, fault = self._micro_batches(batch), None
-        references = self._references(micros) if loss.kl_coef else [None] * len(micros)
-        wholes = self._wholes(micros) if self._dropouts and (sampled or loss.kl_coef) else [None] * len(micros)
+        compared = loss.kl_coef or batch.distilled is not None or (self._reference is not None and not self._alone)
+        references = self._references(micros) if compared else [None] * len(micros)
+        wholes = self._wholes(micros) if self._dropouts and (sampled or compared) else [None] * len(micros)
         self.weights.model.eval()
         for dropout in self._dropouts:  # all else that a model does in training only would change what was sampled
             dropout.train()
@@ -138,9 +139,9 @@ class TorchLearner(Learner):
             terms, limited_tokens = limited(function, inputs, loss)
             _add(output.sums, limited_tokens)
             if reference_N is not None:
-                kl_N = kl_to_reference(logprobs_N, reference_N, loss.kl_estimator)
-                terms = replace(terms, loss_N=terms.loss_N + loss.kl_coef * kl_N)
-                _add(output.sums, {"kl_reference": kl_N.detach().sum().item()})
+                added_N, sums = self._kl_terms(batch, micro.layout, logprobs_N, reference_N, loss)
+                terms = replace(terms, loss_N=terms.loss_N + added_N)
+                _add(output.sums, sums)
             if loss.entropy_coef:
                 terms = replace(terms, loss_N=terms.loss_N - loss.entropy_coef * entropies_N)
             if batch.weights is not None:
@@ -285,6 +286,25 @@ class TorchLearner(Learner):
         seen = micro if reference.replays else replace(micro, batch=replace(micro.batch, experts=None))
         with reference.lend() as model:
             return self._pass.logprobs(model, seen)[0]
+
+    def _kl_terms(
+        self, batch: PackedBatch, layout: Layout, logprobs_N: Tensor, reference_N: Tensor, loss: LossConfig
+    ) -> tuple[Tensor, dict[str, float]]:
+        """What the KL to the reference adds to the loss, and its sums; tokens that are distilled have the whole KL.
+
+        Theirs is `k1`: the others' gradients are not that of the KL where the two policies are far apart.
+        """
+        added_N, sums = torch.zeros_like(logprobs_N), dict[str, float]()
+        taught_N = torch.zeros_like(logprobs_N, dtype=torch.bool)
+        if batch.distilled is not None:
+            taught_N = self._pass.tensor(batch.distilled[batch.sequence_of_token[layout.targets]]).bool()
+            added_N = kl_to_reference(logprobs_N, reference_N, "k1").masked_fill(~taught_N, 0)
+            sums = {"kl_teacher": added_N.detach().sum().item(), "distilled": float(taught_N.sum().item())}
+        if loss.kl_coef:
+            kl_N = kl_to_reference(logprobs_N, reference_N, loss.kl_estimator).masked_fill(taught_N, 0)
+            added_N = added_N + loss.kl_coef * kl_N
+            sums["kl_reference"] = kl_N.detach().sum().item()
+        return added_N, sums
 
     def _loss_inputs(self, batch: PackedBatch, layout: Layout, logprobs_N: Tensor) -> LossInputs:
         sequence_N = batch.sequence_of_token[layout.targets]

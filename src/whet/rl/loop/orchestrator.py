@@ -145,7 +145,14 @@ class Orchestrator(TrainingLoop):
                 self.monitor.phase("train", 0, 1)
             algorithm, temperature = self.config.algorithm, self.config.sampling.temperature
             weights = {env.label: env.loss_weight for env in self.config.env if env.loss_weight != 1}
-            assembled = assemble(part.groups, algorithm, self.shaper, temperature=temperature, loss_weights=weights)
+            assembled = assemble(
+                part.groups,
+                algorithm,
+                self.shaper,
+                temperature=temperature,
+                loss_weights=weights,
+                distilled=self.config.distilled,
+            )
             if part.tally is not None:
                 require_tokens([*learned.parts, assembled], algorithm)
             if algorithm.learns_in_passes:

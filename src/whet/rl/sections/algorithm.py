@@ -21,7 +21,6 @@ CONSTANTS = ("eps_low", "eps_high", "mask_threshold", "mask_penalty", "dro_beta"
 
 PART_OF: dict[str, str] = {
     "kl_estimator": "kl_coef",
-    "reference": "kl_coef",
     "mis_level": "mis_limit",
     "tis_level": "tis_limit",
     "length_penalty_start": "length_penalty",

@@ -91,6 +91,21 @@ def environments_have_one_share_each(run: RunConfig) -> str | None:
     return None
 
 
+def a_teacher_teaches(run: RunConfig) -> str | None:
+    reference = run.algorithm.differs("reference")
+    if any(env.algorithm != "rl" for env in run.eval.env):
+        return "algorithm of an [[eval.env]] has no effect: it is not learned from"
+    if not run.distilled:
+        return "algorithm.reference would have no effect: kl_coef is 0" if reference and run.reference is None else None
+    if not reference:
+        return 'algorithm = "opd" of an [[env]] needs a teacher: set [algorithm] reference to a model'
+    if run.buffer.difficulty_threshold:
+        return "buffer.difficulty_threshold replaces groups by their rewards, which opd does not learn from: remove it"
+    if run.algorithm.loss == "cross_entropy":
+        return 'algorithm = "opd" of an [[env]] has no effect on loss = "cross_entropy", which imitates all rollouts'
+    return None
+
+
 def environments_have_names_of_their_own(run: RunConfig) -> str | None:
     for environments, where in ((run.env, "[[env]]"), (run.eval.env, "[[eval.env]]")):
         labels = [env.label for env in environments]
@@ -203,6 +218,7 @@ RULES: tuple[Rule, ...] = (
     rollouts_may_be_as_old_as_their_lead,
     early_stopping_can_act,
     environments_have_one_share_each,
+    a_teacher_teaches,
     environments_have_names_of_their_own,
     rollouts_of_a_group_differ,
     an_embedded_engine_is_one,

@@ -78,6 +78,11 @@ class TrainingEnvConfig(EnvTable):
     """`[[env]]`: one environment to learn from."""
 
     weight: float = Field(1.0, gt=0, description="Share of the groups of a batch, relative to the other environments.")
+    algorithm: Literal["rl", "opd"] = Field(
+        "rl",
+        description="What its rollouts are learned by: their rewards, or (opd, on-policy distillation) the KL to the "
+        "teacher, which is [algorithm] reference.",
+    )
     loss_weight: float = Field(
         1.0, gt=0, description="What the loss of its tokens is multiplied with, relative to the other environments."
     )

@@ -60,7 +60,7 @@ class Backend:
         config, threads = self.plan.config, self.plan.config.threads()[1]
         options: dict[str, Any] = {
             "publish_format": "packed" if config.engine == "embedded" else "checkpoint",
-            "reference": config.algorithm.reference if config.algorithm.kl_coef else None,
+            "reference": config.reference,
         }
         if config.ranks == 1:  # several threads are better used in each product
             options["reference_thread"] = config.asynchronous and threads == 1

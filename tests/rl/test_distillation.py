@@ -1,0 +1,150 @@
+"""On-policy distillation: the KL to a teacher on the student's own rollouts, beside reinforcement learning."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from whet.inference.model_names import resolve_model
+from whet.rl.config import RunConfig
+from whet.rl.data.assembly import RewardShaper, assemble
+from whet.rl.data.curriculum import DrawnTask
+from whet.rl.data.metrics import without_clock
+from whet.rl.learner.config import LearnerConfig, OptimizerConfig
+from whet.rl.learner.make import make_learner
+from whet.rl.loop.group import Group
+from whet.rl.run import run_training
+from whet.types import State
+
+ENVIRONMENTS = [{"id": "reverse-text", "name": "rl"}, {"id": "reverse-text", "name": "taught", "algorithm": "opd"}]
+
+
+def run_config(tmp_path: Path, **keys: Any) -> RunConfig:
+    given: dict[str, Any] = {
+        "name": "r",
+        "env": ENVIRONMENTS,
+        "algorithm": {"reference": "whet/tiny"},
+        "runs_directory": tmp_path,
+        "max_steps": 2,
+        "batch_size": 8,
+        "rollouts_per_example": 2,
+        "learning_rate": 1e-3,
+        "sampling": {"max_tokens": 8},
+        "eval": {"before": False, "after": False},
+        "deployment": {"threads": 1},
+    }
+    return RunConfig.model_validate({**given, **keys})
+
+
+def rollout(reward: float, ids: list[int]) -> State:
+    tokens = {
+        "prompt_ids": [5, 6],
+        "completion_ids": ids,
+        "completion_mask": [1] * len(ids),
+        "completion_logprobs": [-1.5] * len(ids),
+        "policy_version": [[0, len(ids)]],
+    }
+    return State(example_id=0, reward=reward, is_truncated=False, trajectory=[{"tokens": tokens}])
+
+
+def groups() -> list[Group]:
+    states = [
+        [rollout(1.0, [7, 8, 9]), rollout(0.0, [9])],
+        [rollout(1.0, [11, 12]), rollout(0.0, [13, 14, 15, 16, 17])],
+    ]
+    return [Group(n, DrawnTask(n, n, 0, 0), name, states[n]) for n, name in enumerate(("rl", "taught"))]
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """whet/tiny with other weights than its teacher's."""
+    learner = make_learner(
+        resolve_model("whet/tiny"), optimizer=OptimizerConfig(), lora=None, **options(tmp_path_factory.mktemp("w"))
+    )
+    with torch.no_grad():
+        for number, (_, p) in enumerate(learner.weights.parameters()):
+            p.add_(0.2 * p.std() * torch.randn(p.shape, generator=torch.Generator().manual_seed(number)))
+    path = tmp_path_factory.mktemp("student")
+    learner.export(path)
+    return path
+
+
+def options(directory: Path) -> dict[str, Any]:
+    computation = LearnerConfig(device="cpu", dtype="float32")
+    return {"computation": computation, "max_steps": 10, "seed": 0, "publish_directory": directory}
+
+
+def gradients(student: Path, tmp_path: Path, chosen: list[Group], config: RunConfig) -> dict[str, torch.Tensor]:
+    torch.set_num_threads(1)
+    algorithm = config.algorithm
+    learner = make_learner(student, optimizer=OptimizerConfig(), lora=None, reference="whet/tiny", **options(tmp_path))
+    weights = {env.label: env.loss_weight for env in config.env}
+    part = assemble(
+        chosen,
+        algorithm,
+        RewardShaper(algorithm),
+        temperature=1.0,
+        loss_weights=weights,
+        distilled=config.distilled,
+    )
+    output = learner.forward_backward(part.batch, algorithm)
+    assert ("kl_teacher" in output.sums) == any(group.environment == "taught" for group in chosen)
+    return {name: p.grad / part.divisor for name, p in learner.weights.parameters()}
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
+def test_gradients_of_both_are_the_weighted_sum_of_each_alone(student: Path, tmp_path: Path, aggregation: str) -> None:
+    environments = [{**ENVIRONMENTS[0], "loss_weight": 0.5}, {**ENVIRONMENTS[1], "loss_weight": 3.0}]
+    algorithm = {"reference": "whet/tiny", "loss": "dro", "aggregation": aggregation}
+    both = run_config(tmp_path, env=environments, algorithm=algorithm)
+    rl = run_config(tmp_path, env=environments[:1], algorithm={k: v for k, v in algorithm.items() if k != "reference"})
+    taught = run_config(tmp_path, env=environments[1:], algorithm=algorithm)
+    found = gradients(student, tmp_path, groups(), both)
+    alone = [gradients(student, tmp_path, groups()[n : n + 1], config) for n, config in enumerate((rl, taught))]
+    scale = max(float(gradient.abs().max()) for gradient in found.values())
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, alone[0][name] + alone[1][name], atol=1e-6 * scale, rtol=0)
+    assert any(float(gradient.abs().max()) > 1e-3 * scale for gradient in alone[0].values())
+
+
+def test_a_run_of_both_has_a_curve_for_each_and_resumes_bit_for_bit(student: Path, tmp_path: Path) -> None:
+    config = run_config(tmp_path, model=str(student), checkpointing={"save_every_n_steps": 1})
+    assert run_training(config, json_output=True).state == "finished"
+    expected = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert all(0 < line["policy/distilled_frac"] < 1 for line in expected)
+    assert {"reward/rl/mean", "reward/taught/mean", "policy/kl_teacher"} <= expected[-1].keys()
+    shutil.rmtree(tmp_path / "r" / "checkpoints" / "step_2")
+    assert run_training(config, resume=True, json_output=True).state == "finished"
+    resumed = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert list(map(without_clock, resumed)) == list(map(without_clock, expected))
+
+
+@pytest.mark.parts
+def test_a_student_comes_to_its_teacher(student: Path, tmp_path: Path) -> None:
+    keys = {"max_steps": 25, "batch_size": 64, "rollouts_per_example": 1, "learning_rate": 5e-4}
+    config = run_config(tmp_path, model=str(student), env=ENVIRONMENTS[1:], **keys)
+    assert run_training(config, json_output=True).state == "finished"
+    metrics = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    distances = [line["policy/kl_teacher"] for line in metrics]
+    assert sum(distances[-5:]) < 0.5 * sum(distances[:5])
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"algorithm": {}}, "needs a teacher"),
+        ({"env": ENVIRONMENTS[:1]}, "reference would have no effect"),
+        ({"buffer": {"difficulty_threshold": 0.1}}, "opd does not learn from"),
+        ({"algorithm": {"reference": "whet/tiny", "loss": "cross_entropy"}}, "imitates all rollouts"),
+        ({"eval": {"env": ENVIRONMENTS[1:]}}, "not learned from"),
+    ],
+)
+def test_what_has_no_effect_is_refused(tmp_path: Path, keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        run_config(tmp_path, **keys)
