@@ -45,9 +45,10 @@ DEADLINE = 200.0
 
 
 class Warm:
-    """The server, which has imported `MODULES`; started with the first command."""
+    """The server, which has imported `modules`; started with the first command."""
 
-    def __init__(self) -> None:
+    def __init__(self, *modules: str) -> None:
+        self._modules = modules or MODULES
         self._server: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._sending = multiprocessing.get_context("fork").Lock()
@@ -138,7 +139,7 @@ class Warm:
             return
         self._socket, theirs = socket.socketpair()
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(SERVER), *MODULES]
+        command = [sys.executable, str(SERVER), *self._modules]
         self._server = subprocess.Popen(command, stdin=theirs, env=environment)
         theirs.close()
 

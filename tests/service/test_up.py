@@ -47,6 +47,49 @@ def test_parts_start_are_started_again_and_end_with_a_signal(up: Any) -> None:
     assert second.end() == 0
 
 
+def test_training_api_is_a_part(up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the users of the service; its models are runs there; a kill of it is named, and no client notices."""
+    tinker = pytest.importorskip("tinker", reason="the SDK is in the extra `tinker`")
+    monkeypatch.setenv("TINKER_TELEMETRY", "0")
+    first = up("--no-runner", "--tinker", "whet/tiny", "--tinker-port", "0", "--tinker-setting", "adapter_gib=1")
+    url = first.said("training API of whet/tiny at ").split()[5].rstrip(":")
+    assert first.ask("GET", "/service").json()["training_api"]["url"] == url
+    client = tinker.ServiceClient(base_url=url, api_key=f"tml-{first.token}")
+    trainer = client.create_lora_training_client("whet/tiny", rank=4, user_metadata={"name": "mine"}).result()
+    values = {"target_tokens": ([2, 3, 4], "int64"), "weights": ([1.0, 1.0, 1.0], "float32")}
+    inputs = {key: tinker.TensorData(data=data, dtype=kind, shape=[3]) for key, (data, kind) in values.items()}
+    datum = tinker.Datum(model_input=tinker.ModelInput.from_ints([1, 2, 3]), loss_fn_inputs=inputs)
+    losses = []
+    for step in range(4):
+        if step == 2:
+            os.kill(first.parts()["tinker"], signal.SIGKILL)
+        passed = trainer.forward_backward([datum], "cross_entropy")
+        trainer.optim_step(tinker.AdamParams(learning_rate=1e-3)).result(timeout=PATIENCE_S)
+        losses.append(passed.result(timeout=PATIENCE_S).metrics["loss:sum"])
+    assert losses == sorted(losses, reverse=True)
+    first.said("tinker ended (code -9)")
+    [run] = first.ask("GET", "/runs").json()["items"]
+    assert [run[name] for name in ("name", "user", "state", "step")] == ["mine", "hub-admin", "running", 4]
+    series = first.ask("GET", f"/runs/{run['id']}/metrics").json()
+    assert "optim/loss" in str(series)
+    assert first.end() == 0
+    assert not any("Traceback" in line for line in first.lines)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("whet/tiny", "--tinker-setting", "adapter_gb=1"), "Did you mean 'adapter_gib'?"),
+        (("whet/tiny", "--tinker-setting", "port=1"), "it is an option of `whet service up` itself"),
+        (("./nothing",), "nothing"),
+    ],
+)
+def test_training_api_that_cannot_start_is_refused(started: Any, tmp_path: Path, settings: Any, said: str) -> None:
+    part = started.Part("up", tmp_path / "service", *started.OPTIONS, "--tinker-port", "0", "--tinker", *settings)
+    assert part.process.wait(PATIENCE_S) == 2
+    assert part.said(said)
+
+
 def test_kill_of_up_leaves_no_part(up: Any) -> None:
     first = up()
     assert first.address

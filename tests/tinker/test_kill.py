@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,12 +15,34 @@ from typing import Any
 import pytest
 
 STEPS = 14
+IMPORTED = (
+    "peft",
+    "transformers.conversion_mapping",
+    "whet.cli.main",
+    "whet.cli.tinker",
+    "whet.hub.serve",
+    "whet.inference.loading",
+    "whet.inference.plain.weights",
+    "whet.inference.policy_client",
+    "whet.rl.learner.make",
+    "whet.tinker.api.app",
+    "whet.tinker.opening",
+)
+
+
+@pytest.fixture(scope="module")
+def warm_tinker(warm_server: Any) -> Iterator[Any]:
+    """As `warm`, and has imported what a training server needs, which else is most of the time of a start."""
+    server = type(warm_server)(*IMPORTED)
+    yield server
+    server.close()
 
 
 class Killed:
     """A server in a process of its own on one port, and a thread that kills it."""
 
-    def __init__(self, *program: str) -> None:
+    def __init__(self, warm: Any, *program: str) -> None:
+        self.warm = warm
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
@@ -30,8 +51,7 @@ class Killed:
         self.key = self._start()
 
     def _start(self) -> str:
-        self.process = subprocess.Popen(self.program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        assert self.process.stdout is not None
+        self.process = self.warm.start(*self.program)
         return self.process.stdout.readline().strip().rpartition(" ")[2]
 
     def kill_often(self, times: int) -> None:
@@ -39,20 +59,23 @@ class Killed:
         chance = random.Random(times)
         while self.kills < times and not self.over.wait(chance.uniform(0.0, 0.05)):
             if self.kills < self.wished:
-                self.process.kill()
-                self.process.wait()
+                self._kill()
                 self.kills += 1
                 self._start()
 
+    def _kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.process.close()
+
     def end(self) -> None:
         self.over.set()
-        self.process.kill()
-        self.process.wait()
+        self._kill()
 
 
 @contextlib.contextmanager
-def killed(times: int, *program: str) -> Iterator[Killed]:
-    server = Killed(*program)
+def killed(warm: Any, times: int, *program: str) -> Iterator[Killed]:
+    server = Killed(warm, *program)
     killer = threading.Thread(target=server.kill_often, args=(times,))
     killer.start()
     try:
@@ -90,19 +113,24 @@ def losses(url: str, key: str, datum: Callable[..., Any], before: Callable[[int]
     ],
 )
 def test_each_step_is_done_once(
-    request: pytest.FixtureRequest, tmp_path: Path, datum: Callable[..., Any], database: str, times: int
+    request: pytest.FixtureRequest,
+    warm_tinker: Any,
+    tmp_path: Path,
+    datum: Callable[..., Any],
+    database: str,
+    times: int,
 ) -> None:
     def program(name: str) -> list[str]:
-        whet = [str(Path(sys.executable).with_name("whet")), "tinker", "serve", "whet/tiny", "--state-every", "3"]
+        serve = ["tinker", "serve", "whet/tiny", "--state-every", "3"]
         url = ["--database", request.getfixturevalue("postgresql").database()] if database == "postgresql" else []
-        return [*whet, *url, "--data", str(tmp_path / name), "--port"]
+        return [*serve, *url, "--data", str(tmp_path / name), "--port"]
 
-    with killed(0, *program("whole")) as server:
+    with killed(warm_tinker, 0, *program("whole")) as server:
         url = f"http://127.0.0.1:{server.port}"
         expected = losses(url, server.key, datum, lambda i: None, max(STEPS, times))
     assert expected[-1] < expected[0]
     steps = len(expected) - 1
-    with killed(times, *program("killed")) as server:
+    with killed(warm_tinker, times, *program("killed")) as server:
 
         def kill(i: int) -> None:
             server.wished = times * (i + 1) // steps

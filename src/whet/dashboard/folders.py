@@ -166,6 +166,7 @@ def _training(id: str, path: Path) -> LibraryRun:
         trusted=True,
         model=str(config.get("model") or ""),
         environments=tuple(environment_names(config)),
+        by_client="tinker" in config,
         owner=_owner(config),
         reason=str(status.get("last_error") or reason),
         step=as_whole(status.get("step")) or as_whole(row.get("step")) or 0,

@@ -42,6 +42,8 @@ class LibraryRun:
     """Indexes of the GPUs of this machine that it alone was given."""
     trusted: bool = False
     """Whether its config may name files of this machine that are read for it, such as the model's tokenizer."""
+    by_client: bool = False
+    """Whether its loop is the program of a client of the training API, so that it has no checkpoints here."""
     owner: str = ""
     user: str = ""
     model: str = ""

@@ -17,12 +17,21 @@ class InstalledAnswer(ResponseModel):
     content: str | None = None
 
 
+class TrainingApiAnswer(ResponseModel):
+    """The server for clients of the tinker SDK (docs/tinker.md)."""
+
+    url: str
+    model: str
+    started_at: Moment
+
+
 class ServiceAnswer(ResponseModel):
     version: str
     environments: list[InstalledAnswer] = Field(default_factory=list)
     models: list[str] = Field(default_factory=list)
     largest: dict[str, int | float] | None = None
     free_cores: float | None = None  # on the runner that has most now
+    training_api: TrainingApiAnswer | None = None
 
 
 class SubmittedRun(ResponseModel):

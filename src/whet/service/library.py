@@ -35,6 +35,7 @@ from whet.service.domain.runs import ENDED, trials_of
 from whet.service.domain.usage import IN_PROGRESS
 from whet.service.runner.folders import RunFolder, read_object
 from whet.service.storage.tables import AttemptRow, RunRow
+from whet.service.training_api_runs import current_models, find_model, list_models
 from whet.system import untrusted
 
 RECENTLY_S = 30.0
@@ -52,22 +53,26 @@ class ServiceLibrary:
         self._waits: tuple[float, Mapping[str, QueueWait]] = (float("-inf"), {})
 
     def runs(self, viewer: RequestUser, query: RunQuery) -> RunList:
-        chosen = _filtered(select(RunRow).where(RunRow.owner.in_(list(viewer.roles))), query)
+        owners, before = list(viewer.roles), None
+        chosen = _filtered(select(RunRow).where(RunRow.owner.in_(owners)), query)
         if query.cursor:
             at, _, last = query.cursor.partition("_")
             try:
-                before = float.fromhex(at)
+                before = float.fromhex(at), last[:40]
             except (ValueError, OverflowError):
                 raise DashboardError("invalid", "cursor: it is none of this list. Begin again without it.") from None
-            older = and_(RunRow.submitted_at == before, RunRow.id < last[:40])
-            chosen = chosen.where(or_(RunRow.submitted_at < before, older))
+            older = and_(RunRow.submitted_at == before[0], RunRow.id < before[1])
+            chosen = chosen.where(or_(RunRow.submitted_at < before[0], older))
         chosen = chosen.order_by(RunRow.submitted_at.desc(), RunRow.id.desc()).limit(query.limit + 1)
         with self._database.read() as session:
-            rows = list(session.scalars(chosen))
-            shown = rows[: query.limit]
-            items = [self._view(session, row, viewer) for row in shown]
-        more = len(rows) > query.limit
-        return RunList(items, f"{shown[-1].submitted_at.hex().replace('+', '')}_{shown[-1].id}" if more else None)
+            rows = {row.id: row for row in session.scalars(chosen)}
+            models = {one.id: one for one in list_models(session, self._data, owners, query, before)}
+            times = {id: row.submitted_at for id, row in rows.items()}
+            times |= {id: one.submitted_at or 0.0 for id, one in models.items()}
+            shown = sorted(times, key=lambda id: (times[id], id), reverse=True)[: query.limit]
+            items = [models[id] if id in models else self._view(session, rows[id], viewer) for id in shown]
+        more = len(times) > query.limit
+        return RunList(items, f"{times[shown[-1]].hex().replace('+', '')}_{shown[-1]}" if more else None)
 
     def run(self, viewer: RequestUser, id: str) -> LibraryRun:
         now = self._refreshed(viewer)
@@ -75,6 +80,9 @@ class ServiceLibrary:
             raise DashboardError("unauthenticated", "the token of this page has ended. Log in again.")
         with self._database.read() as session:
             row = session.get(RunRow, id)
+            model = find_model(session, self._data, id) if row is None else None
+            if model is not None and now.sees(model.owner):
+                return model
             if row is None or row.deleted_at is not None or not now.sees(row.owner):
                 raise no_such(f"run {id}")
             return self._view(session, row, now, attempts=True)
@@ -83,12 +91,15 @@ class ServiceLibrary:
         with self._database.read() as session:
             recent = RunRow.ended_at > database_now(session) - RECENTLY_S
             query = select(RunRow).where(or_(RunRow.state.not_in(ENDED), recent), RunRow.deleted_at.is_(None))
-            return [self._view(session, row, None) for row in session.scalars(query)]
+            runs = [self._view(session, row, None) for row in session.scalars(query)]
+            return runs + current_models(session, self._data, RECENTLY_S)
 
     def look(self, id: str) -> LibraryRun | None:
         with self._database.read() as session:
             row = session.get(RunRow, id)
-            return None if row is None or row.deleted_at is not None else self._view(session, row, None)
+            if row is None:
+                return find_model(session, self._data, id)
+            return None if row.deleted_at is not None else self._view(session, row, None)
 
     def sees(self, viewer: RequestUser, run: LibraryRun) -> bool:
         return viewer.sees(run.owner)

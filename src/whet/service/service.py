@@ -29,6 +29,7 @@ from whet.service.domain.secrets import change_keys
 from whet.service.library import ServiceLibrary
 from whet.service.storage.tables import SERVICE_SCHEMA, Blob, RunRow
 from whet.system import untrusted
+from whet.tinker.storage.tables import TINKER_SCHEMA
 
 
 @dataclass
@@ -65,6 +66,7 @@ def open_service(
     """
     with open_hub(data, database, storage, upstream) as (hub, token):
         migrate(hub.database, SERVICE_SCHEMA)
+        migrate(hub.database, TINKER_SCHEMA)
         (data / "runs").mkdir(mode=0o711, exist_ok=True)
         untrusted.distrust(data / "runs")
         blobs = FileStore(str(data / "blobs"))

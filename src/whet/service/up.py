@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -32,6 +33,7 @@ from whet.hub.client.settings import HUB_VARIABLE, TOKEN_VARIABLE
 from whet.records.lock import take
 from whet.service.runner.serve import NETWORK_HELP
 from whet.service.serve import LISTENING, ApiConfig
+from whet.service.training_api import part_words
 from whet.system.children import PARENT_PIPE, start
 from whet.system.files import expanded
 
@@ -59,6 +61,13 @@ class UpConfig(ApiConfig):
     core_hour_price: float = Field(0.0, ge=0, description="What an hour of a core costs, for caps and usage.")
     device_hour_price: float = Field(0.0, ge=0, description="What an hour of a device costs.")
     deployments_port: int = Field(8092, ge=0, le=65535, description="Port of deployments; 0 takes a free one.")
+    tinker: Annotated[str | None, Option(metavar="MODEL")] = Field(
+        None, min_length=1, description="Serve the training API for this base model, to the users of the service."
+    )
+    tinker_port: int = Field(8700, ge=0, le=65535, description="Port of the training API; 0 takes a free one.")
+    tinker_setting: Annotated[tuple[str, ...], Option(metavar="KEY=VALUE")] = Field(
+        (), description="An option of `whet service tinker`, such as adapter_gib=8; may be repeated."
+    )
     sample: bool = Field(False, description="At the first start, queue a short run of whet/tiny.")
 
 
@@ -114,11 +123,14 @@ def run_service(config: UpConfig, on_ready: Ready, say: Say) -> None:
     stop = threading.Event()
     with (
         listen(config.host, config.port) as listening,
-        _deployments_socket(config) as deployments,
+        _socket(config.host, config.deployments_port, "--deployments-port") as deployments,
+        _socket(config.host, config.tinker_port, "--tinker-port") if config.tinker else nullcontext() as tinker,
         _alone(data),
         _pipe() as pipe,
     ):
         parts = _parts(config, data, listening, deployments)
+        if config.tinker is not None and tinker is not None:
+            parts.append(_tinker(config, config.tinker, data, tinker))
         before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             token = _first(parts[0], pipe, stop)
@@ -133,16 +145,16 @@ def run_service(config: UpConfig, on_ready: Ready, say: Say) -> None:
                 signal.signal(number, handler)
 
 
-def _deployments_socket(config: UpConfig) -> socket.socket:
+def _socket(host: str, port: int, option: str) -> socket.socket:
     try:
-        return listen(config.host, config.deployments_port)
+        return listen(host, port)
     except ConfigError as error:
-        raise ConfigError(str(error).replace("--port", "--deployments-port")) from None
+        raise ConfigError(str(error).replace("--port", option)) from None
 
 
 def _parts(config: UpConfig, data: Path, listening: socket.socket, deployments: socket.socket) -> list[ServicePart]:
     """The API first: it makes what the others need."""
-    shared = ["--data", str(data), *(["--database", config.database] if config.database else [])]
+    shared = _shared(config, data)
     storage = ["--storage", config.storage] if config.storage else []
     api = ["api", *shared, *storage, "--upstream", config.upstream, "--json"]
     api += ["--host", config.host] + ([] if config.actions else ["--no-actions"])
@@ -164,6 +176,17 @@ def _parts(config: UpConfig, data: Path, listening: socket.socket, deployments: 
     words = ["deployments", *shared, "--host", config.host]
     parts.append(ServicePart(DEPLOYMENTS, words, (number,), {LISTENING: str(number)}, wanted_for=deployments))
     return parts
+
+
+def _shared(config: UpConfig, data: Path) -> list[str]:
+    return ["--data", str(data), *(["--database", config.database] if config.database else [])]
+
+
+def _tinker(config: UpConfig, model: str, data: Path, listening: socket.socket) -> ServicePart:
+    """The training API. Raises `ConfigError`, `ModelLoadError` for what it would refuse each time it is started."""
+    number = listening.fileno()
+    words = [*part_words(model, config.tinker_setting), *_shared(config, data), "--host", config.host]
+    return ServicePart("tinker", words, (number,), {LISTENING: str(number)})
 
 
 def _first(api: ServicePart, pipe: int, stop: threading.Event) -> str | None:

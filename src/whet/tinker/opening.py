@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+from whet.hub.domain.hub import Hub
 from whet.hub.opening import UPSTREAM, open_hub
 from whet.hub.storage.database import migrate
 from whet.inference.architecture import Architecture
@@ -80,15 +81,26 @@ def open_server(
 
     with open_hub(data, database, None, UPSTREAM) as (hub, token):
         migrate(hub.database, TINKER_SCHEMA)
-        server = TinkerServer(hub, data, base, bank, limits or TinkerLimits())
-        trainer = Trainer(server)
-        if sampled is not None:
-            server.sampling = Sampling(sampled, server.states, server.answers, server.limits)
-            server.decode = server.sampling.start().renderer.decode
+        with start_server(hub, data, base, bank, limits, sampled) as server:
+            yield server, KEY + token if token is not None else None
+
+
+@contextlib.contextmanager
+def start_server(
+    hub: Hub, data: Path, base: ServedBase, bank: AdapterBank, limits: TinkerLimits | None, sampled: OpenPolicy | None
+) -> Iterator[TinkerServer]:
+    """The server of a folder with the users and the database of a hub that is open. Raises `ConfigError`."""
+    server = TinkerServer(hub, data, base, bank, limits or TinkerLimits())
+    trainer = Trainer(server)
+    if sampled is not None:
+        server.sampling = Sampling(sampled, server.states, server.answers, server.limits)
+        server.decode = server.sampling.start().renderer.decode
+    try:
         trainer.start()
         try:
-            yield server, KEY + token if token is not None else None
+            yield server
         finally:
             trainer.stop()
-            if server.sampling is not None:
-                server.sampling.stop()
+    finally:
+        if server.sampling is not None:
+            server.sampling.stop()

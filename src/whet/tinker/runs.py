@@ -38,11 +38,12 @@ from whet.rl.storage.run_directory import write_step
 from whet.system.files import LineFile, json_line, write_whole
 from whet.tinker import log
 from whet.tinker.log import RequestEnd
+from whet.tinker.names import SILENT, run_id, shown_name
 from whet.tinker.server import TinkerServer
 from whet.tinker.storage.tables import TinkerModel, TinkerSession
 
 REASONS = {
-    "interrupted": "its client was not heard of for a while; it continues with the client's next request",
+    "interrupted": SILENT,
     "stopped": "its server was stopped; it continues when the server is started again",
 }
 MOST_TEXTS = 8
@@ -197,24 +198,25 @@ class ModelRuns:
     # Files
 
     def _directory(self, model: str) -> Path:
-        return self._folder / model.replace(":", "-")
+        return self._folder / run_id(model)
 
     def _run(self, model: str) -> ModelRun:
         if model not in self._runs:
             with self._server.hub.database.read() as session:
                 row = session.get_one(TinkerModel, model)
+                name = shown_name(row, session.get(TinkerSession, row.session_id))
             directory = self._directory(model)
             if not (directory / RUN_CONFIG).exists():
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 about = {"id": model, "owner": row.owner, **row.spec}
-                config = {"name": directory.name, "model": row.base_model, "tinker": about}
+                config = {"name": name, "model": row.base_model, "tinker": about}
                 write_whole(directory / RUN_CONFIG, tomli_w.dumps(config), durable=False)
             lock, own = self._folder / LOCK, directory / LOCK
             if not own.exists() or not own.samefile(lock):
                 own.unlink(missing_ok=True)
                 os.link(lock, own)  # one lock, held once: a server may have thousands of models
             last = last_row(directory, METRICS)
-            fields = {"name": directory.name, "model": row.base_model, "started": _date(row.created_at)}
+            fields = {"name": name, "model": row.base_model, "started": _date(row.created_at)}
             if row.unloaded_at is not None:
                 fields["ended"] = _date(row.unloaded_at)
             seq = last.get("request")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -17,7 +17,9 @@ from whet.inference.model_names import MODEL_HELP
 from whet.system.files import expanded
 
 if TYPE_CHECKING:
+    from whet.rl.learner.adapters.bank import AdapterBank
     from whet.tinker.sampling import OpenPolicy
+    from whet.tinker.server import ServedBase, TinkerLimits
 
 RANK, VLLM_RANK = 512, 64
 
@@ -64,6 +66,28 @@ class TinkerConfig(StrictModel):
     )
 
 
+class LoadedModel(NamedTuple):
+    """What a server needs of its base model, and its limits."""
+
+    base: ServedBase
+    bank: AdapterBank
+    limits: TinkerLimits
+    sampled: OpenPolicy
+
+
+def load_model(config: TinkerConfig) -> LoadedModel:
+    """Raises `ModelLoadError`, `ConfigError` for a device that is not there."""
+    from whet.tinker.opening import load_base
+    from whet.tinker.server import GIB, TinkerLimits
+
+    check_config(config)
+    limits = TinkerLimits(
+        adapter_bytes=int(config.adapter_gib * GIB), rank=highest_rank(config), state_every=config.state_every
+    )
+    base, bank = load_base(config.model, device=config.device, dtype=config.dtype, held=config.base)
+    return LoadedModel(base, bank, limits, engine_of(config))
+
+
 def serve(config: TinkerConfig, on_ready: Callable[[str, str, str | None], None]) -> None:
     """Serve until interrupted. `on_ready` is called with the address, the name of the base model, and at the first
     start with the administrator's key, once requests are answered.
@@ -71,21 +95,24 @@ def serve(config: TinkerConfig, on_ready: Callable[[str, str, str | None], None]
     Raises `ConfigError` where the port is taken or the folder cannot be used, `ModelLoadError`.
     """
     from whet.hub.serve import run
-    from whet.inference.loading import check_model
     from whet.tinker.api.app import create_tinker_app
-    from whet.tinker.opening import load_base, open_server
-    from whet.tinker.server import GIB, TinkerLimits
+    from whet.tinker.opening import open_server
+
+    check_config(config)
+    data = expanded(config.data).absolute()
+    with listen(config.host, config.port) as listening:
+        model = load_model(config)
+        opened = open_server(data, model.base, model.bank, config.database, model.limits, model.sampled)
+        with opened as (server, key):
+            run(create_tinker_app(server), listening, lambda: on_ready(address_of(listening), model.base.name, key))
+
+
+def check_config(config: TinkerConfig) -> None:
+    """What can be said before anything is loaded. Raises `ConfigError`, `EngineError`, `ModelLoadError`."""
+    from whet.inference.loading import check_model
 
     check_engine(config)
     check_model(config.model)
-    limits = TinkerLimits(
-        adapter_bytes=int(config.adapter_gib * GIB), rank=highest_rank(config), state_every=config.state_every
-    )
-    with listen(config.host, config.port) as listening:
-        base, bank = load_base(config.model, device=config.device, dtype=config.dtype, held=config.base)
-        data = expanded(config.data).absolute()
-        with open_server(data, base, bank, config.database, limits, engine_of(config)) as (server, key):
-            run(create_tinker_app(server), listening, lambda: on_ready(address_of(listening), base.name, key))
 
 
 def check_engine(config: TinkerConfig) -> None:

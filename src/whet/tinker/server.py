@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from whet.hub.domain.hub import Hub
 from whet.rl.learner.adapters.work import AdapterSpec
+from whet.tinker.names import LIVE_S
 from whet.tinker.wire import TokenLimits
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class TinkerLimits:
     body_bytes: int = 32 << 20
     batch_bytes: int = 16 << 20  # of the requests that are computed in one pass
     poll_s: float = 30.0
-    live_s: float = 600.0  # how long after its last sign of life a session counts as live
+    live_s: float = LIVE_S
     keep_s: float = 7 * 24 * 3600.0  # and how long its models are kept
     answer_s: float = 3600.0  # how long an answer is kept at least
     gap_s: float = 600.0  # how long requests wait for one before them

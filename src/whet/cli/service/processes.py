@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,11 +15,13 @@ from whet.service.deployments.serve import DeploymentsConfig
 from whet.service.deployments.serve import serve as serve_deployments
 from whet.service.runner.serve import RunnerConfig, serve_runner
 from whet.service.serve import ApiConfig, serve_api
+from whet.service.training_api import TrainingApiConfig, serve_training_api
 from whet.service.up import UpConfig, run_service
 from whet.system.children import end_with_parent, undumpable
 from whet.system.files import expanded
 from whet.system.offline import is_loopback
 
+MODEL = TrainingApiConfig.model_fields["model"]
 app = typer.Typer(rich_markup_mode=None)
 
 
@@ -43,7 +46,8 @@ def _greet(address: str, token: str | None, host: str) -> None:
 @app.command("up")
 @config_options(options_of(UpConfig))
 def up(*, given: dict[str, Any]) -> None:
-    """Start everything on this machine: hub, API, dashboard and a runner; deployments from the first one on.
+    """Start everything on this machine: hub, API, dashboard and a runner; deployments from the first one on; with
+    --tinker the training API.
 
     The first start prints the token of an administrator, once. Ctrl-C stops it; runs in progress continue, and are
     found again by the next start. docs/service.md is the guide.
@@ -52,6 +56,7 @@ def up(*, given: dict[str, Any]) -> None:
     Examples:
       whet service up
       whet service up --sample
+      whet service up --tinker whet/tiny
       whet service up --data /srv/whet --port 9000 --core-hour-price 0.04 --device-hour-price 2.5
     """
     config = validate(UpConfig, given, "command line")
@@ -60,7 +65,10 @@ def up(*, given: dict[str, Any]) -> None:
         _greet(address, token, config.host)
         _say(f"service at {address}; Ctrl-C stops it, and runs continue")
 
-    with extra("service", "the training service"):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(extra("service", "the training service"))
+        if config.tinker is not None:
+            stack.enter_context(extra("tinker", "serving the training API", first="tinker"))
         run_service(config, ready, _say)
 
 
@@ -129,6 +137,35 @@ def deployments(*, given: dict[str, Any]) -> None:
 
     with extra("service", "deployments"):
         serve_deployments(config, ready)
+
+
+@app.command("tinker")
+@config_options(options_of(TrainingApiConfig, without=("model",)))
+def tinker(
+    model: Annotated[str, typer.Argument(help=MODEL.description)] = MODEL.default,
+    *,
+    given: dict[str, Any],
+) -> None:
+    """Serve the training API, which the tinker SDK talks to, to the users of a service until Ctrl-C.
+
+    `whet service up --tinker MODEL` starts it by itself. A key is tml- and a token of the hub. docs/tinker.md is the
+    guide.
+
+    \b
+    Examples:
+      whet service tinker
+      whet service tinker Qwen/Qwen3-0.6B --data /srv/whet --adapter-gib 8
+    """
+    config = validate(TrainingApiConfig, {"model": model, **given}, "command line")
+    end_with_parent()
+
+    def ready(address: str, base: str) -> None:
+        if not is_loopback(config.host):
+            _say("other machines can reach this; put a proxy with TLS before it, since keys are sent")
+        _say(f"training API of {base} at {address}: export TINKER_BASE_URL={address}; Ctrl-C stops it")
+
+    with extra("service", "the training service"), extra("tinker", "serving the training API", first="tinker"):
+        serve_training_api(config, ready)
 
 
 @app.command("rotate-key")

@@ -34,6 +34,7 @@ def create_app(
     larger: Mapping[re.Pattern[str], int] = NO_LARGER_BODIES,
     site: Site = pages.SITE,
     more_values: pages.MoreValues = pages.own_values,
+    own_routes: bool = True,
 ) -> FastAPI:
     """The ASGI application of one hub.
 
@@ -42,11 +43,12 @@ def create_app(
         larger: paths whose requests may have more bytes than others.
         site: what is around every page.
         more_values: further values of the hub's pages.
+        own_routes: False where another process has this hub, and `first` are all routes.
     """
     guard = Middleware(RequestGuard, larger={UPLOAD: hub.limits.chunk_bytes, **larger})
     app = base_app(site.title, site, middleware=[guard])
     app.state.hub, app.state.pages, app.state.more_values = hub, PageCache(), more_values
-    for router in (*first, *ROUTERS):
+    for router in (*first, *(ROUTERS if own_routes else ())):
         app.include_router(router)
     for kind in (HubError, RequestValidationError, OSError):
         app.add_exception_handler(kind, _failed)

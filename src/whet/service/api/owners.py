@@ -24,7 +24,9 @@ from whet.service.domain.access import QUOTAS, RUNNERS, SECRETS, SEE, SEE_QUOTAS
 from whet.service.domain.fairness import decayed
 from whet.service.domain.runners import places, runner_view
 from whet.service.domain.usage import COUNTS, month_of, quota_of
+from whet.service.service import service_of
 from whet.service.storage.tables import Quota, RunnerRow, UsageDay
+from whet.service.training_api import training_api_of
 
 router = APIRouter()
 Json = dict[str, Any]
@@ -65,6 +67,7 @@ def about(call: CallParameter) -> ServiceAnswer:
         models=known_models(),
         free_cores=free,
         largest=None if amount is None else asdict(amount),
+        training_api=training_api_of(service_of(call.request).data),
     )
 
 

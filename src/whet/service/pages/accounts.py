@@ -16,6 +16,8 @@ from whet.hub.api.call import HubRequest, Identity, action
 from whet.hub.pages.routes import PageCall
 from whet.hub.policy import Role
 from whet.service.pages.forms import ALL, Text, confirm, filled, owners_of, sent, viewer_in
+from whet.service.service import service_of
+from whet.service.training_api import training_api_of
 
 router = APIRouter(route_class=PageRoute)
 ROLES = ("viewer", "member", "maintainer", "owner")
@@ -38,7 +40,8 @@ def _tokens(
     request: Request, call: HubRequest, problem: str = "", status: int = 200, made: NewTokenAnswer | None = None
 ) -> Response:
     items = api.list_tokens(call, ALL).items
-    return render(request, "tokens.html", status, tokens=items, problem=problem, made=made)
+    api_of = training_api_of(service_of(request).data)
+    return render(request, "tokens.html", status, tokens=items, problem=problem, made=made, training_api=api_of)
 
 
 @router.post("/tokens")

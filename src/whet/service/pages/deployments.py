@@ -41,7 +41,7 @@ def _new(request: Request, run: str, step: str, name: str, problem: str = "", st
         one
         for kind in ("training", "sft")
         for one in dashboard.data.library.runs(viewer, RunQuery(kind=kind, limit=MOST_RUNS)).items
-        if one.directory is not None and viewer.roles.get(one.owner, Role.NONE) >= Role.MEMBER
+        if one.directory is not None and not one.by_client and viewer.roles.get(one.owner, Role.NONE) >= Role.MEMBER
     ]
     steps: list[int] = []
     if run:

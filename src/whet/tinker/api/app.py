@@ -33,9 +33,9 @@ HELD = re.compile(r"/api/v1/(forward_backward|asample)")
 LARGER = re.compile(r"/api/v1/(forward_backward|asample|telemetry)|/(oai|anthropic)/api/.*")
 
 
-def create_tinker_app(server: TinkerServer) -> FastAPI:
-    """The ASGI application of one server."""
-    app = create_hub_app(server.hub, first=ROUTERS, larger={LARGER: server.limits.body_bytes})
+def create_tinker_app(server: TinkerServer, *, is_hub: bool = True) -> FastAPI:
+    """The ASGI application of one server; without `is_hub` another process has the hub's own routes."""
+    app = create_hub_app(server.hub, ROUTERS, own_routes=is_hub, larger={LARGER: server.limits.body_bytes})
     app.state.tinker = server
     if server.sampling is not None:
         gateway = inference_gateway(server, server.sampling)
