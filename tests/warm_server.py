@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import termios
+import threading
 from typing import IO
 
 CHUNK = 1 << 16
@@ -79,6 +80,21 @@ def become(request: dict[str, object], streams: list[int]) -> None:
     sys.stderr = sys.__stderr__ = _output(2)
 
 
+def prepare() -> None:
+    """What the first model and the first page cost every process: mappings of transformers, compiled templates."""
+    import torch
+
+    from whet.display.page.rendering import templates
+    from whet.inference.model_names import resolve_model
+    from whet.inference.plain.weights import load_transformers
+
+    pages = templates()
+    for name in pages.list_templates(["html"]):
+        pages.get_template(name)
+    load_transformers(resolve_model("whet/tiny"), torch.float32)
+    assert len(threading.enumerate()) == 1, "no thread outlives a fork"
+
+
 def _output(number: int) -> IO[str]:
     """Buffered as Python does it: by the line on a terminal, where PYTHONUNBUFFERED is set, and for errors."""
     by_line = number == 2 or os.isatty(number) or bool(os.environ.get("PYTHONUNBUFFERED"))
@@ -88,6 +104,7 @@ def _output(number: int) -> IO[str]:
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         importlib.import_module(name)
+    prepare()
     os.fsync = lambda descriptor: None  # as in conftest.py
     gc.collect()
     gc.freeze()

@@ -14,6 +14,7 @@ import operator
 import random
 import zlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal
 
 import whet
@@ -71,19 +72,25 @@ def split_of(sum_in_words: str) -> Literal["train", "eval"]:
     return "eval" if zlib.crc32(sum_in_words.encode()) % 4 == 0 else "train"
 
 
+@cache
+def sums_of(split: Literal["train", "eval"], numbers: range, operations: tuple[str, ...]) -> tuple[str, ...]:
+    """All sums of a split in words, in order."""
+    sums = {f"{left} {name} {right}" for left in numbers for right in numbers for name in operations}
+    return tuple(sorted(words for words in sums if split_of(words) == split))
+
+
+def answer_of(sum_in_words: str) -> str:
+    left, name, right = sum_in_words.split()
+    return str(OPERATIONS[name](int(left), int(right)))
+
+
 def make_tasks(
     split: Literal["train", "eval"], size: int, seed: int | str, numbers: range, operations: list[str]
 ) -> list[dict[str, Any]]:
     """`size` different tasks of one split, or all there are if they are fewer."""
-    sums = {
-        f"{left} {name} {right}": str(OPERATIONS[name](left, right))
-        for left in numbers
-        for right in numbers
-        for name in operations
-    }
-    mine = sorted(words for words in sums if split_of(words) == split)
+    mine = list(sums_of(split, numbers, tuple(operations)))
     random.Random(f"{split} {seed}").shuffle(mine)
-    return [{"question": f"{INSTRUCTION}{words}?", "answer": sums[words]} for words in mine[:size]]
+    return [{"question": f"{INSTRUCTION}{words}?", "answer": answer_of(words)} for words in mine[:size]]
 
 
 def worked_examples(count: int, seed: int, numbers: range, operations: list[str]) -> list[dict[str, Any]]:

@@ -144,6 +144,7 @@ def test_3_4_resume_after_sigkill_loses_and_repeats_no_group(start: Start, tmp_p
     assert sorted(trained + [task[0] for task in state["pending"]]) == list(range(len(trained) + len(state["pending"])))
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize(
     ("part", "options", "says"),
     [
@@ -163,6 +164,7 @@ def test_4_a_killed_part_ends_the_run_which_can_be_resumed(
     check_whole(tmp_path / "runs" / "run", 6)
 
 
+@pytest.mark.parts
 def test_4_a_killed_learner_starts_again_from_the_checkpoint_in_the_same_run(start: Start, tmp_path: Path) -> None:
     process = start()
     process.after_step(3, lambda: os.kill(parts_of(process.pid)["learner"], signal.SIGKILL))

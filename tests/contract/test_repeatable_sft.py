@@ -81,6 +81,7 @@ def test_1_2_a_run_killed_or_stopped_and_resumed_is_the_uninterrupted_run(start:
     assert record(tmp_path / "stopped") == whole
 
 
+@pytest.mark.parts
 def test_3_a_lora_run_with_dropout_killed_and_resumed_is_the_uninterrupted_run(start: Start, tmp_path: Path) -> None:
     adapter = ("--lora.rank", "2", "--lora.dropout", "0.1", "--learning_rate", "1e-2", "--num_epochs", "1")
     start(tmp_path / "whole", *adapter).finish()

@@ -102,6 +102,7 @@ def test_1_two_runs_with_the_same_seed_are_identical(
     assert record(tmp_path) == uninterrupted
 
 
+@pytest.mark.parts
 def test_1_a_run_whose_engine_and_learner_take_turns_on_a_device_is_the_same_also_killed_and_resumed(
     start: Start, uninterrupted: dict[str, object], tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ def test_3_a_run_stopped_by_ctrl_c_is_saved_and_resumed(
     assert record(tmp_path) == uninterrupted
 
 
+@pytest.mark.parts
 def test_4_a_lora_run_killed_and_resumed_is_the_uninterrupted_run(start: Start, tmp_path: Path) -> None:
     adapter = ("--lora.rank", "4", "--learning_rate", "3e-3")
     start(tmp_path / "whole", *adapter).finish()

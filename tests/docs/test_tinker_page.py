@@ -15,6 +15,7 @@ pytest.importorskip("tinker", reason="the SDK is in the extra `tinker`")
 PAGE = Path(__file__).parents[2] / "docs" / "tinker.md"
 
 
+@pytest.mark.parts
 def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
     sentences, reversing = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     whet = (

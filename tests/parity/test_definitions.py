@@ -21,6 +21,8 @@ from sides import VENV, Comparison, absent, names_of, observe, require
 NAMES = names_of("single_turn", "multi_turn", "failures", "tools", "groups", "scoring", "results")
 PACKAGE_NAMES = names_of("packages")
 
+pytestmark = pytest.mark.parts
+
 
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory):

@@ -15,6 +15,8 @@ import pytest
 from sides import ROOT, VENV, require
 
 HERE = Path(__file__).parent
+pytestmark = pytest.mark.parts
+
 RUNS = ["typed configs", "a wrong answer", "tools", "a user", "a known solution", "the openai client"]
 
 

@@ -61,12 +61,15 @@ def test_it_learns_a_sentence(tiny_client: Any, datum: Callable[..., Any]) -> No
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_32_models_at_once_are_what_they_are_alone(tiny: Any, tiny_client: Any, datum: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("count", [6, pytest.param(32, marks=pytest.mark.long)])
+def test_models_at_once_are_what_they_are_alone(
+    tiny: Any, tiny_client: Any, datum: Callable[..., Any], count: int
+) -> None:
     import tinker
 
     data = [text(datum, list(range(5, 5 + n))) for n in (7, 12, 30)]
     parts: list[dict[str, Any]] = [{}, {"train_mlp": False}, {"train_unembed": False}, {"train_attn": False}]
-    how = [{"rank": 1 + i, **parts[i % 4]} for i in range(32)]
+    how = [{"rank": 1 + i, **parts[i % 4]} for i in range(count)]
 
     def made() -> list[Any]:
         return [

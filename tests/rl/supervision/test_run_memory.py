@@ -60,6 +60,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="peaks are kept by Li
 
 
 @linux
+@pytest.mark.parts
 def test_phases_and_processes_are_recorded_beside_what_was_said(tmp_path: Path) -> None:
     first, last = run(tmp_path, "max_async_level = 1\nworkers_per_env = 2\nlearner = { micro_batch_tokens = 256 }")
     said = [first[f"memory/said_{name}_mib"] for name in ("main", "learner", "engine", "others", "shared")]
@@ -77,6 +78,7 @@ def test_phases_and_processes_are_recorded_beside_what_was_said(tmp_path: Path) 
 
 
 @linux
+@pytest.mark.parts
 def test_an_environment_that_holds_much_is_found(tmp_path: Path) -> None:
     run(tmp_path, held=200 << 20)
     [finding] = [one for one in examine(tmp_path / "runs" / "run").findings if one.rule == "memory"]
