@@ -75,6 +75,7 @@ LONGEST = (
 TOGETHER = {
     "vllm": ("tests/inference/vllm/", "tests/rl/test_vllm_training.py"),  # they share one server
     "ray": ("tests/rl/cluster/",),  # they look for the processes of any cluster of this machine
+    "ranks": ("tests/rl/learner/ranks/",),  # processes of several ranks are forked from one that has imported torch
     "doctor": ("tests/rl/doctor/test_changes.py", "tests/rl/doctor/test_diseases.py"),  # they examine the same runs
 }
 """Files, and folders of files, that one worker runs. They begin first. Every other file is on its own."""
@@ -86,7 +87,7 @@ PARTS_SECONDS = 1200
 WARM = pytest.StashKey[Any]()
 
 # No test fails because a machine is busy, and continuous integration tries the same examples each time.
-hypothesis.settings.register_profile("whet", deadline=None, derandomize=bool(os.environ.get("CI")))
+hypothesis.settings.register_profile("whet", max_examples=40, deadline=None, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("whet")
 
 

@@ -14,7 +14,7 @@ from whet.system.files import json_line
 
 from .conftest import Browser, Runs, rollout, trained
 
-QUICK, MANY = 500, 20_000
+QUICK, MANY = 200, 20_000
 OUTSIDE = "canary of a file outside of the runs"
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 1.5, 10**400, float("nan"), "", "x", "\ud800", "<b>", "x" * 3000, [], [[]], {}, {"a": {}}, [None]

@@ -15,7 +15,7 @@ from whet import ScriptedClient
 from whet.gateway.app import INTERFACES, Gateway
 
 pytestmark = [pytest.mark.timeout(0)] if "WHET_FUZZ_EXAMPLES" in os.environ else []
-EXAMPLES = int(os.environ.get("WHET_FUZZ_EXAMPLES", "80"))  # of each interface and test
+EXAMPLES = int(os.environ.get("WHET_FUZZ_EXAMPLES", "30"))  # of each interface and test
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),

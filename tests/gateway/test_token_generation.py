@@ -16,7 +16,7 @@ from whet.gateway.app import GENERATE, Gateway
 from whet.inference.loading import load_policy
 
 pytestmark = [pytest.mark.timeout(0)] if "WHET_FUZZ_EXAMPLES" in os.environ else []
-EXAMPLES = int(os.environ.get("WHET_FUZZ_EXAMPLES", "80"))
+EXAMPLES = int(os.environ.get("WHET_FUZZ_EXAMPLES", "30"))
 
 
 @pytest.fixture(scope="module")

@@ -115,6 +115,7 @@ def test_synchronously_all_of_the_kl_is_the_engines(run, dtype):
             assert line["policy/kl_engine"] > 1e-6
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_asynchronously_the_engines_share_stays_what_it_is_and_the_rest_is_staleness(run, dtype):
     sections = {"max_async_level": 1, "max_steps": 8, "batch_size": 32, "inference": {"dtype": dtype}}

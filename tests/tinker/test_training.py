@@ -97,7 +97,7 @@ def test_a_batch_of_several_chunks_is_one_result(trainer: Any, datum: Callable[.
 def test_several_models_share_a_pass(client: Any, served: Any, datum: Callable[..., Any]) -> None:
     trainers = [client.create_lora_training_client(base_model="whet/tiny", rank=1 + i).result() for i in range(4)]
     futures = []
-    for _ in range(20):
+    for _ in range(6):
         one = [datum(IDS, target_tokens=TARGETS, weights=ONES)]
         futures += [trainer.forward_backward(one, "cross_entropy") for trainer in trainers]
     for future in futures:
