@@ -132,6 +132,16 @@ def test_what_is_wrong_is_named_and_harms_nothing(
     assert passes(trainer, [datum(IDS, target_tokens=TARGETS, weights=ONES)]).metrics["loss:sum"] > 0
 
 
+def test_a_request_that_is_too_large_fails_and_the_next_does_not_wait(trainer: Any, datum: Callable[..., Any]) -> None:
+    import tinker
+
+    matrix = np.ones((1000, 5200))  # 62 MB
+    large = trainer.forward_backward([datum([1] * 1000, target_tokens=matrix, weights=matrix)], "cross_entropy")
+    with pytest.raises(tinker.RequestFailedError, match="larger than this server takes"):
+        large.result(timeout=60)
+    assert passes(trainer, [datum(IDS, target_tokens=TARGETS, weights=ONES)]).metrics["loss:sum"] > 0
+
+
 def test_ids_and_lengths_are_checked(trainer: Any, datum: Callable[..., Any]) -> None:
     import tinker
 

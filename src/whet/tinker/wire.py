@@ -21,6 +21,8 @@ from whet.rl.learner.adapters.work import AdapterOutput, Datum, DatumLoss
 from whet.tinker.losses import NamedLoss, loss_named, loss_of
 
 TARGETS = "target_tokens"
+CUT_OFF = "cut off"
+"""In place of a loss: the message was too large."""
 DTYPES: dict[int, np.dtype[Any]] = {pb.DTYPE_FLOAT32: np.dtype("<f4"), pb.DTYPE_INT64: np.dtype("<i8")}
 TARGET_LIMIT = 1 << 24
 """Elements of one tensor: a matrix that is sent sparse may not claim more."""
@@ -40,12 +42,32 @@ def parse(body: bytes) -> pb.ForwardBackwardRequest:
     try:
         message.ParseFromString(body)
     except DecodeError:
-        raise HubError("malformed", "the body is no ForwardBackwardRequest in protobuf.") from None
+        raise HubError(
+            "malformed", "the body is no ForwardBackwardRequest in protobuf, as tinker 0.38 sends it."
+        ) from None
     return message
+
+
+def cut_off(start: bytes) -> pb.ForwardBackwardRequest | None:
+    """What stands in the log for a message that was not read to its end: its model and its number, which come first.
+
+    None where they do not.
+    """
+    try:
+        last = 3 + start[1]  # the length of a model's id, which is one byte; then a tag, and the number
+        while start[last] & 0x80:
+            last += 1
+        message = parse(start[: last + 1])
+    except (IndexError, HubError):
+        return None
+    message.loss_fn = CUT_OFF
+    return message if message.model_id and message.seq_id else None
 
 
 def read(message: pb.ForwardBackwardRequest, limits: TokenLimits) -> tuple[list[Datum], DatumLoss]:
     """The sequences and the loss. Raises `HubError` naming what is wrong and where."""
+    if message.loss_fn == CUT_OFF:
+        raise HubError("too_large", "the request is larger than this server takes. Send fewer targets of each token.")
     config: dict[str, float | str] = dict(message.loss_fn_config)
     for key, value in message.loss_fn_config_v2.items():
         config[key] = value.text if value.WhichOneof("value") == "text" else value.number

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from tinker import types
 
 from whet.hub.api.call import HubRequest
@@ -19,7 +20,7 @@ from whet.tinker.api.call import Reading, Server, Training, session_owner
 from whet.tinker.log import accept, model_of, session_of
 from whet.tinker.server import TinkerServer
 from whet.tinker.storage.tables import TinkerModel, TinkerSession
-from whet.tinker.wire import parse
+from whet.tinker.wire import cut_off, parse
 
 router = APIRouter(prefix="/api/v1", include_in_schema=False)
 PARTS = ("train_attn", "train_mlp", "train_unembed")
@@ -140,8 +141,16 @@ async def forward_backward(call: Training, server: Server, request: Request) -> 
     """Protobuf: one chunk of a batch, with gradients or without."""
     if request.headers.get("content-encoding", "identity") != "identity":
         raise HubError("malformed", "Content-Encoding: this server reads bodies that are not compressed.")
-    body = await request.body()
-    return await run_in_threadpool(_put_pass, server, call, body)
+    body = bytearray()
+    try:
+        async for part in request.stream():
+            body += part
+    except HTTPException:  # too large: it fails in its turn, or what follows it would wait for it
+        message = cut_off(bytes(body[:1000]))
+        if message is None:
+            raise
+        body = bytearray(message.SerializeToString())
+    return await run_in_threadpool(_put_pass, server, call, bytes(body))
 
 
 def _put_pass(server: TinkerServer, call: HubRequest, body: bytes) -> dict[str, Any]:
