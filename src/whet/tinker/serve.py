@@ -98,7 +98,6 @@ def serve(config: TinkerConfig, on_ready: Callable[[str, str, str | None], None]
     from whet.tinker.api.app import create_tinker_app
     from whet.tinker.opening import open_server
 
-    check_config(config)
     data = expanded(config.data).absolute()
     with listen(config.host, config.port) as listening:
         model = load_model(config)
