@@ -197,6 +197,15 @@ def test_a_request_that_is_sent_again_is_one_and_what_is_lost_is_sent_again(sdk:
     assert answer.json()["client_counter"] > 0
 
 
+def test_a_session_that_ended_gets_no_sampling_client(sdk: Any, sampled: Any) -> None:
+    client = sdk.create_sampling_client(base_model="whet/tiny").result()
+    session = client._sampling_session_id.split(":")[0]
+    assert post(sampled, f"sessions/{session}/finish", reason={"type": "success"}).status_code == 204
+    body = {"session_id": session, "sampling_session_seq_id": 5, "base_model": "whet/tiny"}
+    refused = post(sampled, "create_sampling_session", **body)
+    assert (refused.status_code, "has ended" in refused.text) == (422, True)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -36,6 +36,8 @@ def create_sampling_session(call: Training, server: Server, request: types.Creat
     with call.write() as opened:
         session, owner = session_owner(opened)
         in_session = session_of(session, owner, request.session_id)
+        if in_session.ended_at is not None:
+            raise HubError("invalid", f"session_id: the session {in_session.id} has ended.")
         state = _state(server, session, owner, request.base_model, request.model_path)
         path = None if state is None else request.model_path
         number, now = request.sampling_session_seq_id, server.hub.clock()
