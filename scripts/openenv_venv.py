@@ -6,33 +6,17 @@ Run by the Python of `.venv`; see `side_venv.py`.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 
-from setup_venv import ROOT, SetupError, explain_failure, run_merged, say
+from setup_venv import ROOT, SetupError, say
 from side_venv import SideVenv, current_key, own_python, run
 
 VENV = SideVenv(os.path.join(ROOT, ".venv-openenv"))
 SOURCE = "https://github.com/meta-pytorch/OpenEnv"
 COMMIT = "685de411"
 FOLDERS = [f"envs/{name}_env" for name in ("echo", "grid_world", "maze", "reasoning_gym", "textarena")]
-CHECKOUT = os.path.join(VENV.folder, "OpenEnv")
 REQUIREMENTS = ("openenv==0.10.0", "reasoning-gym>=0.1.25", "textarena>=0.7.4", "nltk>=3.9", "numpy", "matplotlib")
-
-
-def fetch_environments() -> None:
-    """The environments, which are in no registry, at one commit."""
-    inside = ["git", "-C", CHECKOUT]
-    shutil.rmtree(CHECKOUT, ignore_errors=True)
-    commands = (
-        ["git", "clone", "-q", "--no-checkout", SOURCE, CHECKOUT],
-        [*inside, "checkout", "-q", COMMIT, "--", *FOLDERS],
-    )
-    for command in commands:
-        done = run_merged(command)
-        if done.returncode != 0:
-            raise SetupError(explain_failure(" ".join(command), done.stdout))
 
 
 def install() -> dict[str, str]:
@@ -48,7 +32,7 @@ def install() -> dict[str, str]:
     missing: dict[str, str] = {}
     try:
         VENV.install("installing openenv", *REQUIREMENTS)
-        fetch_environments()
+        VENV.checkout(SOURCE, COMMIT, *FOLDERS)
     except SetupError as error:
         missing["environments"] = str(error)
         say(f"warning: {error}")

@@ -1,6 +1,6 @@
 """A virtual environment beside `.venv`, for programs whose dependencies are not whet's.
 
-`parity_venv.py`, `vllm_venv.py` and `openenv_venv.py` say what is in theirs. Standard library only, like
+Scripts such as `parity_venv.py` and `vllm_venv.py` say what is in theirs. Standard library only, like
 `setup_venv.py`, whose words and habits they share: quick when nothing has changed, one line for what to fix.
 
 What cannot be installed is recorded in the stamp with the reason; the tests that need it are skipped with that reason,
@@ -70,6 +70,19 @@ class SideVenv:
             log.write(f"$ {' '.join(command)}\n{done.stdout}\n")
         if done.returncode != 0:
             raise SetupError(explain_failure(doing, done.stdout))
+
+    def checkout(self, source: str, commit: str, *paths: str) -> None:
+        """These paths of a repository at one commit, for what is in no registry, in the folder of its name."""
+        folder = os.path.join(self.folder, source.rpartition("/")[2])
+        shutil.rmtree(folder, ignore_errors=True)
+        inside = ["git", "-C", folder]
+        for command in (
+            ["git", "clone", "-q", "--no-checkout", source, folder],
+            [*inside, "checkout", "-q", commit, "--", *paths],
+        ):
+            done = run_merged(command)
+            if done.returncode != 0:
+                raise SetupError(explain_failure(" ".join(command), done.stdout))
 
 
 def own_python() -> tuple[str, tuple[int, ...]]:

@@ -32,7 +32,7 @@ from whet.envs.environment import Environment
 from whet.errors import ConfigError
 from whet.inference.loading import Policy, load_policy
 from whet.inference.protocol import WeightUpdate
-from whet.rl.data.batch import sequences_of
+from whet.integrations.trainer_engine import one_sequence
 from whet.rollouts.generate import run_sync
 from whet.rollouts.groups import run_group
 from whet.types import RolloutInput, SamplingArgs, State
@@ -144,28 +144,17 @@ class _RolloutFunc:
     def _entry(self, state: State, prompt: Any, policy: Policy, args: SamplingArgs) -> dict[str, Any]:
         """One rollout in TRL's form."""
         failed = state["error"] is not None or state["reward"] is None
-        steps = [
-            step for step in state["trajectory"] if step["tokens"] is not None and step["tokens"]["completion_ids"]
-        ]
-        if failed or not steps:
+        sequence = None if failed else one_sequence(state, float(args["temperature"]))
+        if sequence is None:
             pad = policy.renderer.stop_token_ids[0]
             ids = policy.renderer.render(state["prompt"] or prompt, None)
             reward = None if failed else state["reward"]
             return {"prompt_ids": ids, "completion_ids": [pad], "logprobs": [0.0], "env_mask": [0], "rewards": reward}
-        name = str(state["trajectory_id"])
-        branches = sequences_of(steps, temperature=float(args["temperature"]), rollout=name)
-        if len(branches) > 1:
-            raise ConfigError(
-                f"a rollout of this environment has {len(branches)} branches (turns that do not continue the one "
-                "before), and TRL trains one sequence of each rollout."
-            )
-        (sequence,) = branches
-        start = sequence.turns[0][1]
         return {
-            "prompt_ids": sequence.ids[:start].tolist(),
-            "completion_ids": sequence.ids[start:].tolist(),
-            "logprobs": sequence.logprobs[start:].tolist(),
-            "env_mask": sequence.trained[start:].astype(int).tolist(),
+            "prompt_ids": sequence.prompt_ids,
+            "completion_ids": sequence.response_ids,
+            "logprobs": sequence.logprobs,
+            "env_mask": sequence.mask,
             "rewards": float(state["reward"]),
         }
 
