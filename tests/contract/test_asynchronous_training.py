@@ -174,6 +174,7 @@ def test_4_a_killed_learner_starts_again_from_the_checkpoint_in_the_same_run(sta
     check_whole(tmp_path / "runs" / "run", 6)
 
 
+@pytest.mark.parts
 def test_5_ctrl_c_saves_and_leaves_nothing_running(start: Start, tmp_path: Path) -> None:
     process = start()
     parts = {}

@@ -133,6 +133,7 @@ def test_2_a_run_killed_and_resumed_is_the_uninterrupted_run(
     assert record(tmp_path) == uninterrupted
 
 
+@pytest.mark.parts
 def test_3_a_run_stopped_by_ctrl_c_is_saved_and_resumed(
     start: Start, uninterrupted: dict[str, object], tmp_path: Path
 ) -> None:

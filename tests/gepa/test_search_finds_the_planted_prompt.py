@@ -84,6 +84,7 @@ def test_best_prompt_within_budget_is_confirmed_by_the_printed_command(warm: Any
         assert evaluated(tmp_path / "outputs") > 0.75 > 0.5 > evaluated(tmp_path / "with-the-seed-prompt")
 
 
+@pytest.mark.parts
 def test_resume_after_a_stop_during_reflection_equals_an_uninterrupted_search(warm: Any, tmp_path: Path) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     whole.mkdir()

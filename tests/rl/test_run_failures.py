@@ -163,6 +163,7 @@ def test_weights_that_blow_up_stop_the_run_and_the_good_checkpoint_stays(config,
     assert (status["state"], status["last_error"]) == ("failed", outcome.message)
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize(
     ("bytes_allowed", "named"), [(3_000, "rollouts"), (2_000_000, "weights"), (5_000_000, "checkpoint")]
 )

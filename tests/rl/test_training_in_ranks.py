@@ -76,6 +76,7 @@ def check_same(one: Path, two: Path) -> None:
         assert found[name] == pytest.approx(values, rel=1e-3, abs=1e-6), name
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("kind", ["run", "sft"])
 def test_two_ranks_have_the_curves_and_weights_of_one_process(train: Train, kind: str) -> None:
     one, two = train(kind, "one"), train(kind, "two", "--learner.ranks", "2")

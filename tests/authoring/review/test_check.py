@@ -215,6 +215,7 @@ def test_no_sandbox_hides_keys_and_is_reported(
     assert "not-isolated" in codes(report)
 
 
+@pytest.mark.parts
 def test_code_that_hangs_is_ended_and_what_was_seen_before_is_told(review: Review) -> None:
     report = review(reward="hang", before="import time\ndef hang():\n    time.sleep(3600)\n", timeout_s=5)
     assert "right answer, plain" in message(report, "unfinished")
@@ -229,6 +230,7 @@ def without_groups(monkeypatch: pytest.MonkeyPatch, groups: bool) -> None:
         monkeypatch.setattr(isolation.cgroups, "make", lambda *args: None)
 
 
+@pytest.mark.parts
 @GROUPS
 @pytest.mark.parametrize("sandbox", [True, False], ids=["sandbox", "no sandbox"])
 def test_a_fork_bomb_is_ended_and_told(
@@ -250,6 +252,7 @@ def test_a_fork_bomb_is_ended_and_told(
     assert "it started more than 48 processes" in message(report, "unfinished")
 
 
+@pytest.mark.parts
 @GROUPS
 def test_memory_is_limited_for_all_processes_together(
     review: Review, monkeypatch: pytest.MonkeyPatch, groups: bool
@@ -354,6 +357,7 @@ def test_single_module_sees_only_sibling_modules(tmp_path: Path) -> None:
     assert "('seen', False)" in message(check_environment(str(tmp_path / "alone.py")), "load-fails")
 
 
+@pytest.mark.parts
 def test_leftover_processes_and_endless_output_do_not_block(
     write_package: Callable[..., Path],
 ) -> None:

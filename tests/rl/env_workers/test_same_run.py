@@ -142,6 +142,7 @@ def test_what_judges_cost_in_workers_counts_for_the_budget(odd: Any) -> None:
     assert used[1]["tokens"] == used[0]["tokens"]
 
 
+@pytest.mark.parts
 def test_groups_of_a_worker_that_died_are_run_again_and_nothing_of_the_run_changes(
     orders: Any, order: Callable[[str], None]
 ) -> None:
@@ -167,6 +168,7 @@ def assert_same_tokens(some: dict[str, str], others: dict[str, str]) -> None:
         assert rows == expected
 
 
+@pytest.mark.parts
 def test_a_run_resumes_with_another_number_of_workers_and_is_the_same(orders: Any) -> None:
     schedule = ("--sampling.temp_scheduler.steps", "3")
     assert orders.run("resumed", 1, *schedule, steps=2).state == "finished"
