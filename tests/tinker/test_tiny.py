@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -114,6 +115,23 @@ def test_an_export_is_read_by_peft(
         logprobs = model(ids).logits.log_softmax(-1)[0]
     own = logprobs.gather(-1, torch.arange(21, 40)[:, None])[:, 0].numpy()
     assert np.abs(own - expected).max() < 1e-5
+    assert np.abs(engine_logprobs(folder, list(range(20, 40))) - expected).max() < 1e-5
+
+
+def engine_logprobs(folder: Path, ids: list[int]) -> Any:
+    """Those of an engine of the adapter alone, as `whet eval run -m FOLDER` has one: of lm_head over a tied base."""
+    from whet.inference.loading import load_policy
+    from whet.inference.protocol import SampleRequest, SamplingParams, Scoring
+
+    policy = load_policy(str(folder), device="cpu")
+
+    async def score() -> Any:
+        request = SampleRequest(ids, SamplingParams(max_tokens=1), scoring=Scoring(prompt=True))
+        sample = await policy.engine.sample(request)
+        await policy.engine.close()
+        return sample.prompt_scores.logprobs
+
+    return asyncio.run(score())[1:]
 
 
 def test_a_start_continues(serving: Any, tmp_path: Path, datum: Callable[..., Any], base_and_bank: Any) -> None:

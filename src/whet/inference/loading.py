@@ -127,7 +127,8 @@ def load_policy(
     elif base_dtype is not None and isinstance(files.arch, Architecture) and worth_sharing(whole, files.arch):
         weights, apart = FrozenBase.of(whole, files.arch, getattr(torch, base_dtype), on), True
     else:
-        weights = _weights(files, dtypes[dtype])
+        apart = _changes_tied_unembedding(files)
+        weights = _weights(files, dtypes[dtype], merged=not apart)
     engine = EmbeddedEngine(
         files.arch,
         weights,
@@ -146,15 +147,24 @@ def load_policy(
     return Policy(path=files.path, engine=engine, tokenizer=files.tokenizer, renderer=files.renderer, client=client)
 
 
-def _weights(files: ModelFiles, dtype: torch.dtype) -> NamedWeights | PreTrainedModel:
-    """What an engine is made of, with an adapter merged in."""
+def _changes_tied_unembedding(files: ModelFiles) -> bool:
+    """Whether an adapter is of an unembedding that is the embedding, which stays as it is: it cannot be merged."""
+    from whet.inference.weights.adapters import UNEMBEDDING, read_adapter
+
+    if files.base is None or not isinstance(files.arch, Architecture) or not files.arch.tied_embeddings:
+        return False
+    return UNEMBEDDING in read_adapter(files.path)
+
+
+def _weights(files: ModelFiles, dtype: torch.dtype, *, merged: bool) -> NamedWeights | PreTrainedModel:
+    """What an engine is made of; `merged` with an adapter in it."""
     directory = files.base or files.path
     if isinstance(files.arch, Architecture):
         from whet.inference.weights.adapters import merge_adapter
         from whet.inference.weights.model_weights import read_checkpoint
 
         named = read_checkpoint(directory)
-        return named if files.base is None else merge_adapter(named, files.path)
+        return merge_adapter(named, files.path) if merged and files.base is not None else named
     from whet.inference.plain.weights import load_transformers, merge_into
 
     model = load_transformers(directory, dtype)
