@@ -267,3 +267,81 @@ def test_a_session_that_ended_gives_its_room_back(
             time.sleep(0.05)
         assert not served.bank.names
         assert "was unloaded" in raw.passing(model, 1).text
+
+
+def test_the_log_takes_so_many_bytes(tmp_path: Path, serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is never stepped fills it; a step makes room, since a state follows."""
+    monkeypatch.setattr("whet.tinker.quota.COUNTED_EVERY_S", 0.0)
+    for limit, more in (("own_log_bytes", {}), ("log_bytes", {"state_every": 99, "state_bytes": 1})):
+        with serving.serving(tmp_path / limit, **{limit: 1000, "state_every": 1, **more}) as served:
+            raw = Raw(served.url, served.key)
+            model, seq = raw.model(), 1
+            while (sent := raw.passing(model, seq)).status_code == 200:
+                raw.answer(sent.json()["request_id"])
+                seq += 1
+            assert 3 < seq < 15
+            assert sent.status_code == 429
+            assert "1000" in sent.text
+            assert raw.passing(model, seq).status_code == 429
+            raw.answer(raw.step(model, seq).json()["request_id"])
+            raw.answer(raw.post("/optim_step", model_id=model, adam_params={}).json()["request_id"])
+            assert raw.passing(model, seq + 2).status_code == 200
+
+
+def test_waiting_requests_are_counted(tmp_path: Path, serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whet.tinker.trainer.TIDY_S", 0.0)
+    with serving.serving(tmp_path / "data", waiting=3) as served:
+        raw = Raw(served.url, served.key)
+        model = raw.model()
+        ids = [raw.passing(model, seq).json()["request_id"] for seq in (2, 3, 4)]
+        refused = raw.passing(model, 1)
+        assert refused.status_code == 429
+        assert "3 requests of hub-admin wait already" in refused.text
+        monkeypatch.setattr(served.server.hub, "clock", lambda: time.time() + 1000)
+        assert "the request 1" in raw.answer(ids[0])["error"]
+        for id in ids[1:]:  # their turn has come
+            assert raw.answer(id).metrics["loss:sum"] > 0
+        assert raw.passing(model, 5).status_code == 200
+
+
+def test_a_revoked_key_is_refused_at_once(raw: Raw, served: Any) -> None:
+    from whet.hub.domain.accounts import DAY_S, add_account, issue
+    from whet.hub.policy import Scope
+
+    database, now = served.server.hub.database, served.server.hub.clock()
+    with database.write() as session:
+        eve = add_account(session, "eve", "user", "", now)
+        token, key = issue(session, eve, "one", Scope.PUSH, DAY_S, now)
+    own = Raw(served.url, "tml-" + key)
+    model = own.model()
+    assert own.answer(own.step(model, 1).json()["request_id"])["metrics"]
+    with database.write() as session:
+        session.get_one(type(token), token.id).revoked_at = now
+    assert own.step(model, 2).status_code == 401
+    assert own.post("/retrieve_future", request_id="x").status_code == 401
+
+
+def test_what_cannot_be_written_is_alone_in_that(raw: Raw, served: Any) -> None:
+    """Requests of one transaction: one that the database refuses, and one that is right."""
+    import asyncio
+
+    from whet.tinker.entry import Entering, LogEntry
+
+    model = raw.model()
+
+    async def both() -> list[Any]:
+        entry = LogEntry(served.server)
+        bad, good = (Entering("hub-admin", id, 1, "optim_step", b"{}") for id in ("\ud800", model))
+        return await asyncio.gather(entry.put(bad), entry.put(good), return_exceptions=True)
+
+    bad, good = asyncio.run(both())
+    assert isinstance(bad, Exception)
+    assert raw.answer(good)["error"]
+
+
+def test_answers_are_in_the_database_too(raw: Raw, served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whet.tinker.answer_box.KEPT_BYTES", 0)
+    model = raw.model()
+    passed, stepped = raw.passing(model, 1).json()["request_id"], raw.step(model, 2).json()["request_id"]
+    assert raw.answer(passed).metrics["loss:sum"] > 0
+    assert raw.answer(stepped)["metrics"]

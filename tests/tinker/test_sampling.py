@@ -262,3 +262,27 @@ def test_adapters_give_way_to_others(sampled: Any, sdk: Any, serving: Any) -> No
     assert answers == [answers[0]] * 6
     assert len(sampling._adapters) == 1
     assert len(sampling._engine.adapters) == 1
+
+
+def test_two_saves_of_one_number_disturb_no_other(sdk: Any, sampled: Any) -> None:
+    """Both want to be the sampling session of this number: one is, the other fails, and the log continues."""
+    trainers = [sdk.create_lora_training_client(base_model="whet/tiny", rank=2, seed=i).result() for i in range(2)]
+    http = httpx.Client(base_url=sampled.url, headers={"X-API-Key": sampled.key}, timeout=60)
+    body = {"seq_id": 1, "sampling_session_seq_id": 77}
+    sent = [
+        http.post("/api/v1/save_weights_for_sampler", json={"model_id": trainer.model_id, **body})
+        for trainer in trainers
+    ]
+    answers = []
+
+    def wanted(response: Any) -> Any:
+        return {"request_id": response.json()["request_id"]}
+
+    for response in sent:
+        while (answer := http.post("/api/v1/retrieve_future", json=wanted(response)).json()).get("type") == "try_again":
+            pass
+        answers.append(answer)
+    assert sum("sampling_session_id" in answer for answer in answers) == 1
+    assert sum("of other weights" in answer.get("error", "") for answer in answers) == 1
+    for trainer in trainers:
+        assert http.post("/api/v1/unload_model", json={"model_id": trainer.model_id}).status_code == 200

@@ -125,12 +125,12 @@ def test_sessions_are_listed_and_searched(served: Any) -> None:
     from tinker import types
     from tinker.lib.experimental import ExperimentalWarning
 
-    clients = []
+    clients, trainers = [], []
     for name in ("blue run", "red run"):
         one = tinker.ServiceClient(
             base_url=served.url, api_key=served.key, display_name=name, user_metadata={"colour": name.split()[0]}
         )
-        one.create_lora_training_client(base_model="whet/tiny", rank=1).result()
+        trainers.append(one.create_lora_training_client(base_model="whet/tiny", rank=1).result())
         clients.append(one)
     blue, red = (one.holder.get_session_id() for one in clients)
     rest = tinker.RestClient(base_url=served.url, api_key=served.key)
@@ -150,6 +150,11 @@ def test_sessions_are_listed_and_searched(served: Any) -> None:
     assert search(statuses=[{"type": "client_finished", "reasons": ["errored"]}]) == [red]
     rest.assign_session_project(blue, "paint").result()
     assert search(project_ids=["paint"]) == [blue]
+    trainers[0].save_state("kept").result()
+    assert rest.get_current_checkpoint_storage_usage("wood").result().data == []
+    (usage,) = rest.get_current_checkpoint_storage_usage().result().data
+    assert (usage.project_id, usage.checkpoint_count) == ("paint", 1)
+    assert usage.size_bytes == rest.list_checkpoints(trainers[0].model_id).result().checkpoints[0].size_bytes
     with pytest.warns(ExperimentalWarning):
         first = rest.search_sessions(types.SessionSearchRequest(limit=1)).result()
     assert search(cursor=first.next_cursor) == [blue]

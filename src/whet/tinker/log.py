@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, defer
 
 from whet.hub.errors import HubError, not_found
-from whet.tinker.server import TinkerServer
 from whet.tinker.storage.tables import TinkerModel, TinkerRequest, TinkerSession
+
+if TYPE_CHECKING:
+    from whet.tinker.server import TinkerServer
 
 CREATE, LOAD, UNLOAD = "create_model", "load_weights", "unload_model"
 FORWARD, FORWARD_BACKWARD, OPTIM_STEP = "forward", "forward_backward", "optim_step"
@@ -65,14 +67,14 @@ def accept(
     if row is not None:
         if row.digest != digest:
             raise HubError("invalid", f"seq_id: {seq} of {model_id} was another request before.")
+        if row.state == WAITING:
+            server.answers.awaited(row.id, owner)
         return row.id
     if not 0 <= seq < 2**31 or seq <= model.applied_seq:
         raise HubError("deleted", f"seq_id: {seq} of {model_id} is over; the last one was {model.applied_seq}.")
     if model.unloaded_at is not None:
         raise HubError("invalid", f"{model_id} was unloaded. Make a new model from a saved state.")
-    waiting = select(func.count()).where(TinkerRequest.owner == owner, TinkerRequest.state == WAITING)
-    if int(session.scalar(waiting) or 0) >= server.limits.waiting:
-        raise HubError("too_many", f"{server.limits.waiting} requests of {owner} wait already. Fetch their answers.")
+    server.quota.take(session, owner, kind, len(body))
     now = server.hub.clock()
     row = TinkerRequest(
         id=secrets.token_hex(16),
@@ -87,6 +89,7 @@ def accept(
     )
     session.add(row)
     model.used_at = now
+    server.answers.awaited(row.id, owner)
     return row.id
 
 
@@ -96,62 +99,77 @@ class RequestHead:
 
     id: str
     model_id: str
+    owner: str
     seq: int
     kind: str
     size: int  # of its body in bytes
 
 
+_HEAD = (
+    TinkerRequest.id,
+    TinkerRequest.model_id,
+    TinkerRequest.owner,
+    TinkerRequest.seq,
+    TinkerRequest.kind,
+    func.length(TinkerRequest.body),
+)
+
+
 def heads(session: Session) -> list[RequestHead]:
     """Of each model the request whose turn it is, those that wait for the longest first."""
-    columns = (
-        TinkerRequest.id,
-        TinkerRequest.model_id,
-        TinkerRequest.seq,
-        TinkerRequest.kind,
-        func.length(TinkerRequest.body),
-    )
-    query = select(*columns).join(TinkerModel, TinkerModel.id == TinkerRequest.model_id)
+    query = select(*_HEAD).join(TinkerModel, TinkerModel.id == TinkerRequest.model_id)
     query = query.where(TinkerRequest.state == WAITING, TinkerRequest.seq == TinkerModel.applied_seq + 1)
     return [RequestHead(*row) for row in session.execute(query.order_by(TinkerRequest.created_at).limit(256))]
 
 
-def body_of(session: Session, id: str) -> bytes:
-    """Raises `HubError` where it is no longer kept."""
-    body = session.scalar(select(TinkerRequest.body).where(TinkerRequest.id == id))
-    if body is None:
-        raise HubError("deleted", f"the body of the request {id} is not there any more.")
-    return body
+def bodies_of(session: Session, ids: Iterable[str]) -> dict[str, bytes]:
+    """Of requests, by their ids."""
+    rows = session.execute(select(TinkerRequest.id, TinkerRequest.body).where(TinkerRequest.id.in_(ids)))
+    return {id: body for id, body in rows if body is not None}
 
 
 def to_repeat(session: Session, model: TinkerModel) -> list[RequestHead]:
     """The requests that made of the model's state what it was: after a start they are carried out again."""
-    columns = (TinkerRequest.id, TinkerRequest.model_id, TinkerRequest.seq, TinkerRequest.kind)
     after = TinkerRequest.seq > model.state_seq, TinkerRequest.seq <= model.applied_seq
-    query = select(*columns, func.length(TinkerRequest.body)).where(TinkerRequest.model_id == model.id, *after)
+    query = select(*_HEAD).where(TinkerRequest.model_id == model.id, *after)
     query = query.where(TinkerRequest.kind.in_(CHANGES), TinkerRequest.state == DONE)
     return [RequestHead(*row) for row in session.execute(query.order_by(TinkerRequest.seq))]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestEnd:
-    """How a request ended: the bytes of its answer, JSON or protobuf, and whether it failed."""
+    """How a request ended: the bytes of its answer, JSON or protobuf, and whether it failed.
+
+    `record` writes what it made into other tables, and `replaced` is a folder of states that is not needed after that.
+    """
 
     head: RequestHead
     result: bytes
     failed: bool = False
+    record: Callable[[Session], None] | None = None
+    replaced: str | None = None
+
+    @property
+    def protobuf(self) -> bool:
+        """Whether the answer is a message; otherwise it is JSON."""
+        return not self.failed and self.head.kind in (FORWARD, FORWARD_BACKWARD)
 
 
 def finish(session: Session, ends: Sequence[RequestEnd], now: float) -> None:
     """Record answers, and that their requests were carried out."""
+    answered: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
     for end in ends:
-        values: dict[str, Any] = {"state": FAILED if end.failed else DONE, "result": end.result, "done_at": now}
-        if end.failed or end.head.kind not in CHANGES:
-            values["body"] = None  # it is not repeated after a start
-        session.execute(update(TinkerRequest).where(TinkerRequest.id == end.head.id).values(**values))
-        at: dict[str, Any] = {"applied_seq": end.head.seq}
+        repeated = end.head.kind in CHANGES and not end.failed
+        values = {"id": end.head.id, "state": FAILED if end.failed else DONE, "result": end.result, "done_at": now}
+        answered[repeated].append(values if repeated else {**values, "body": None})
+        if end.record is not None:
+            end.record(session)
+    for rows in filter(None, answered.values()):
+        session.execute(update(TinkerRequest), rows)
+    session.execute(update(TinkerModel), [{"id": end.head.model_id, "applied_seq": end.head.seq} for end in ends])
+    for end in ends:
         if end.failed and end.head.seq == 0:  # it was not made
-            at["unloaded_at"] = now
-        session.execute(update(TinkerModel).where(TinkerModel.id == end.head.model_id).values(**at))
+            session.execute(update(TinkerModel).where(TinkerModel.id == end.head.model_id).values(unloaded_at=now))
 
 
 def state_written(session: Session, model_id: str, seq: int, folder: str | None) -> str | None:

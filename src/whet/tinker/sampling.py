@@ -27,7 +27,8 @@ from whet.errors import OverlongPromptError, RequestRefusedError, WhetError
 from whet.hub.errors import HubError, not_found
 from whet.inference.loading import Policy
 from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate
-from whet.tinker.server import GIB, AnswerEvents, TinkerLimits
+from whet.tinker.answer_box import AnswerBox
+from whet.tinker.server import GIB, TinkerLimits
 
 KEPT_BYTES = GIB // 4
 """Of answers that were not fetched lately; those that were there first are forgotten."""
@@ -42,10 +43,11 @@ Write = Callable[[list[Sample]], bytes]
 
 @dataclass(frozen=True, slots=True)
 class SampledState:
-    """Weights that a client saved to sample from: the folder below `states/`, and the bytes in it."""
+    """Weights that a client saved to sample from: the folder below `states/`, the bytes in it, and when they end."""
 
     folder: str
     size: int
+    expires_at: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +66,7 @@ class Sampling:
     policy: Policy
     """Once `start` has returned."""
 
-    def __init__(self, opening: OpenPolicy, states: Path, answers: AnswerEvents, limits: TinkerLimits) -> None:
+    def __init__(self, opening: OpenPolicy, states: Path, answers: AnswerBox, limits: TinkerLimits) -> None:
         self._opening, self._states, self._events, self._limits = opening, states, answers, limits
         self._closing = contextlib.AsyncExitStack()
         self._answers: OrderedDict[str, _Answer] = OrderedDict()

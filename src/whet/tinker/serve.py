@@ -55,6 +55,10 @@ class TinkerConfig(StrictModel):
     adapter_gib: Annotated[float, Option(metavar="GIB")] = Field(
         4.0, gt=0, description="Memory for the adapters of all clients with their gradients and optimisers."
     )
+    log_gib: Annotated[float, Option(metavar="GIB")] = Field(
+        32.0, gt=0, description="Disk for requests that wait, or that a start would repeat, of all users."
+    )
+    user_log_gib: Annotated[float, Option(metavar="GIB")] = Field(8.0, gt=0, description="The same of one user.")
     max_rank: int | None = Field(
         None,
         ge=1,
@@ -82,7 +86,11 @@ def load_model(config: TinkerConfig) -> LoadedModel:
 
     check_config(config)
     limits = TinkerLimits(
-        adapter_bytes=int(config.adapter_gib * GIB), rank=highest_rank(config), state_every=config.state_every
+        adapter_bytes=int(config.adapter_gib * GIB),
+        log_bytes=int(config.log_gib * GIB),
+        own_log_bytes=int(config.user_log_gib * GIB),
+        rank=highest_rank(config),
+        state_every=config.state_every,
     )
     base, bank = load_base(config.model, device=config.device, dtype=config.dtype, held=config.base)
     return LoadedModel(base, bank, limits, engine_of(config))

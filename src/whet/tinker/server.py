@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.hub.domain.hub import Hub
 from whet.rl.learner.adapters.work import AdapterSpec
+from whet.tinker.answer_box import AnswerBox
+from whet.tinker.entry import LogEntry
 from whet.tinker.names import LIVE_S
+from whet.tinker.quota import Quota
+from whet.tinker.unchanged import Unchanged
 from whet.tinker.wire import TokenLimits
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ class TinkerLimits:
     adapter_bytes: int = 4 * GIB  # of weights, gradients and optimisers of all sessions that are live
     rank: int = 512
     waiting: int = 2000  # requests of a user
+    log_bytes: int = 32 * GIB  # of bodies that wait or would be repeated after a start
+    own_log_bytes: int = 8 * GIB  # of those, one user's
     body_bytes: int = 32 << 20
     batch_bytes: int = 16 << 20  # of the requests that are computed in one pass
     poll_s: float = 30.0
@@ -53,35 +57,7 @@ class TinkerLimits:
     answer_s: float = 3600.0  # how long an answer is kept at least
     gap_s: float = 600.0  # how long requests wait for one before them
     state_every: int = 16  # optimiser steps between two states of a model
-
-
-class AnswerEvents:
-    """Wakes requests that wait for an answer, whichever thread has it."""
-
-    def __init__(self) -> None:
-        self._waiting: defaultdict[str, list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]] = defaultdict(list)
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def expected(self, request: str) -> Iterator[asyncio.Event]:
-        """An event that is set if the answer comes while the block runs."""
-        waiting = asyncio.get_running_loop(), asyncio.Event()
-        with self._lock:
-            self._waiting[request].append(waiting)
-        try:
-            yield waiting[1]
-        finally:
-            with self._lock:
-                self._waiting[request].remove(waiting)
-                if not self._waiting[request]:
-                    del self._waiting[request]
-
-    def ready(self, requests: Iterable[str]) -> None:
-        """These have an answer in the database."""
-        with self._lock:
-            for request in requests:
-                for loop, event in self._waiting.get(request, ()):
-                    loop.call_soon_threadsafe(event.set)
+    state_bytes: int = 64 << 20  # of bodies between two states, which are written after an optimiser step
 
 
 @dataclass
@@ -93,7 +69,7 @@ class TinkerServer:
     base: ServedBase
     bank: AdapterBank
     limits: TinkerLimits = field(default_factory=TinkerLimits)
-    answers: AnswerEvents = field(default_factory=AnswerEvents)
+    answers: AnswerBox = field(default_factory=AnswerBox)
     work: threading.Event = field(default_factory=threading.Event)
     """Set where a request may have become ready to be carried out."""
     computed: Counter[str] = field(default_factory=Counter)
@@ -102,6 +78,11 @@ class TinkerServer:
     """What tokens say, for the texts of runs; None: they have none."""
     sampling: Sampling | None = None
     """None: the server trains only."""
+
+    def __post_init__(self) -> None:
+        self.quota = Quota(self.limits.waiting, self.limits.log_bytes, self.limits.own_log_bytes)
+        self.entry = LogEntry(self)
+        self.unchanged = Unchanged(self.hub.database)
 
     @property
     def states(self) -> Path:

@@ -68,33 +68,64 @@ def expiry(ttl_seconds: int | None, now: float) -> float | None:
 # Requests of a model, carried out by the training thread
 
 
-def carry_out(server: TinkerServer, head: RequestHead, model: TinkerModel, body: bytes) -> Any:
-    """Save or load. The model is in memory as the requests before this one left it. Raises `WhetError`."""
+Record = Callable[[Session], None] | None
+
+
+def carry_out(
+    server: TinkerServer, head: RequestHead, model: TinkerModel, body: bytes
+) -> tuple[Any, Record, str | None]:
+    """Save or load. The model is in memory as the requests before this one left it. Raises `WhetError`.
+
+    Returns the answer, what records the files that were written, and the folder that they replace.
+    """
     if head.kind == log.LOAD:
-        return _load(server, head, model, types.LoadWeightsRequest.model_validate_json(body))
+        return _load(server, head, model, types.LoadWeightsRequest.model_validate_json(body)), None, None
     bank, id = server.bank, model.id
     if head.kind == log.SAVE:
         training = types.SaveWeightsRequest.model_validate_json(body)
-        row = _save(server, head, model, "training", training, lambda folder: bank.save(id, folder))
-        return types.SaveWeightsResponse(path=row.path, type=log.SAVE)
+        row, replaced = _save(server, head, model, "training", training, lambda folder: bank.save(id, folder))
+        return types.SaveWeightsResponse(path=row.path, type=log.SAVE), _merging(row), replaced
     if head.kind == log.SAVE_EXTERNAL:
         external = types.SaveWeightsExternalRequest.model_validate_json(body)
         if external.age_encryption_recipients:
             raise HubError("invalid", "age_encryption_recipients: this server does not encrypt what it exports.")
-        row = _save(server, head, model, "external", external, lambda folder: bank.export(id, folder))
-        return SaveWeightsExternalResponseInternal(path=row.path, size_bytes=row.size, type=log.SAVE_EXTERNAL)
+        row, replaced = _save(server, head, model, "external", external, lambda folder: bank.export(id, folder))
+        answer = SaveWeightsExternalResponseInternal(path=row.path, size_bytes=row.size, type=log.SAVE_EXTERNAL)
+        return answer, _merging(row), replaced
     sampler = types.SaveWeightsForSamplerRequest.model_validate_json(body)
     if sampler.kind != "snapshot":
         raise HubError("invalid", f"kind: this server has no '{sampler.kind}' sampling clients, only snapshots.")
     if sampler.path is None and (server.sampling is None or sampler.sampling_session_seq_id is None):
         raise HubError("invalid", "path: this server does not sample. Name the weights, and sample them elsewhere.")
-    row = _save(server, head, model, "sampler", sampler, lambda folder: bank.export(id, folder))
-    if sampler.path is not None:
-        return SaveWeightsForSamplerResponseInternal(path=row.path, type=log.SAVE_FOR_SAMPLER)
-    with server.hub.database.write() as session:
-        number, now = sampler.sampling_session_seq_id, server.hub.clock()
-        made = add_sampler(server, session, model.owner, model.session_id, number, row.path, now)
-    return SaveWeightsForSamplerResponseInternal(sampling_session_id=made.id, type=log.SAVE_FOR_SAMPLER)
+    number = None if sampler.path is not None else sampler.sampling_session_seq_id
+    if number is not None:
+        with server.hub.database.read() as session:
+            check_sampler(session, model.session_id, number, path_of(id, "sampler", _name(head, sampler)))
+    row, replaced = _save(server, head, model, "sampler", sampler, lambda folder: bank.export(id, folder))
+    if number is None:
+        return SaveWeightsForSamplerResponseInternal(path=row.path, type=log.SAVE_FOR_SAMPLER), _merging(row), replaced
+
+    def record(session: Session) -> None:
+        session.merge(row)
+        add_sampler(server, session, model.owner, model.session_id, number, row.path, row.created_at)
+
+    made = f"{model.session_id}{log.SAMPLE}{number}"
+    return SaveWeightsForSamplerResponseInternal(sampling_session_id=made, type=log.SAVE_FOR_SAMPLER), record, replaced
+
+
+def _merging(row: TinkerState) -> Record:
+    def record(session: Session) -> None:
+        session.merge(row)
+
+    return record
+
+
+def check_sampler(session: Session, in_session: str, number: int, path: str | None) -> TinkerSampler | None:
+    """The sampling session of this number, if there is one. Raises `HubError` where it is of other weights."""
+    row = session.get(TinkerSampler, f"{in_session}{log.SAMPLE}{number}")
+    if row is not None and row.model_path != path:
+        raise HubError("invalid", f"sampling_session_seq_id: {row.id} is of other weights.")
+    return row
 
 
 def add_sampler(
@@ -104,21 +135,23 @@ def add_sampler(
 
     Raises `HubError` for one that is of other weights.
     """
-    id = f"{in_session}{log.SAMPLE}{number}"
-    row = session.get(TinkerSampler, id)
+    row = check_sampler(session, in_session, number, path)
     if row is None:
-        base = server.base.name
+        base, id = server.base.name, f"{in_session}{log.SAMPLE}{number}"
         row = TinkerSampler(id=id, session_id=in_session, owner=owner, base_model=base, model_path=path, created_at=now)
         session.add(row)
-    elif row.model_path != path:
-        raise HubError("invalid", f"sampling_session_seq_id: {id} is of other weights.")
     return row
+
+
+def _name(head: RequestHead, request: Any) -> str:
+    return request.path or f"{head.seq:06d}"
 
 
 def _save(
     server: TinkerServer, head: RequestHead, model: TinkerModel, kind: str, request: Any, write: Callable[[Path], None]
-) -> TinkerState:
-    name, now = request.path or f"{head.seq:06d}", server.hub.clock()
+) -> tuple[TinkerState, str | None]:
+    """The row of what was written, and the folder of what had its name."""
+    name, now = _name(head, request), server.hub.clock()
     unnamed = kind == "sampler" and request.path is None
     if not _NAME.fullmatch(name):
         raise HubError("invalid", f"path: '{name[:100]}' is no name; letters, digits, '.', '_' and '-' make one.")
@@ -140,11 +173,7 @@ def _save(
         created_at=now,
         expires_at=ends,
     )
-    with server.hub.database.write() as session:
-        session.merge(row)
-    if there is not None and there.folder != head.id:
-        _remove(server.states / there.folder)
-    return row
+    return row, there.folder if there is not None and there.folder != head.id else None
 
 
 def _written(folder: Path, write: Callable[[Path], None]) -> Path:
@@ -156,6 +185,11 @@ def _written(folder: Path, write: Callable[[Path], None]) -> Path:
     write(aside)
     aside.rename(folder)
     return folder
+
+
+def remove(server: TinkerServer, folder: str) -> None:
+    """A folder that no row names any more."""
+    _remove(server.states / folder)
 
 
 def _remove(folder: Path) -> None:
@@ -260,15 +294,21 @@ def tidy(server: TinkerServer) -> list[str]:
 
 
 def _fail_gaps(session: Session, before: float) -> list[str]:
-    """Requests that have waited too long for one before them, which did not come."""
-    query = select(TinkerRequest).join(TinkerModel, TinkerModel.id == TinkerRequest.model_id)
-    query = query.where(TinkerRequest.state == WAITING, TinkerRequest.created_at < before)
+    """Of each model of which a request has waited too long for one before it that did not come, the first that waits.
+
+    Those that follow it without a gap are carried out.
+    """
+    waiting, applied = TinkerRequest.state == WAITING, TinkerModel.applied_seq
+    late = select(TinkerRequest.model_id).join(TinkerModel, TinkerRequest.model_id == TinkerModel.id)
+    late = late.where(waiting, TinkerRequest.created_at < before, TinkerRequest.seq > applied + 1).distinct()
     failed = []
-    query = query.where(TinkerRequest.seq > TinkerModel.applied_seq + 1).order_by(TinkerRequest.seq)
-    for row in session.scalars(query):
-        model = session.get_one(TinkerModel, row.model_id)
-        if row.seq <= model.applied_seq + 1:
-            continue  # what it waited for has failed with those before it
+    for id in session.scalars(late).all():
+        model = session.get_one(TinkerModel, id)
+        of_model = TinkerRequest.model_id == id, TinkerRequest.seq > model.applied_seq
+        first = select(TinkerRequest).where(waiting, *of_model).order_by(TinkerRequest.seq)
+        row = session.scalars(first.limit(1)).one()
+        if row.seq == model.applied_seq + 1:
+            continue  # its turn is now
         said = f"the request {model.applied_seq + 1} of {model.id} never came; {row.seq} waited for it."
         row.result = types.RequestFailedResponse(error=said, category="user").model_dump_json().encode()
         row.state, row.body, row.done_at, model.applied_seq = log.FAILED, None, before, row.seq

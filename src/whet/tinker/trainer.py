@@ -6,16 +6,19 @@ import json
 import logging
 import math
 import threading
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sqlalchemy import select
 from tinker import types
 
 from whet.errors import WhetError
 from whet.hub.errors import HubError
+from whet.hub.storage.database import LOG_ONLY
 from whet.rl.learner.adapters.work import AdamParams, AdapterOutput, AdapterWork
 from whet.tinker import log, states, wire
+from whet.tinker.answer_box import Answer
 from whet.tinker.log import RequestEnd, RequestHead
 from whet.tinker.runs import ModelRuns
 from whet.tinker.server import TinkerServer
@@ -33,6 +36,7 @@ class Trainer:
         self._server = server
         self._loaded: OrderedDict[str, int] = OrderedDict()  # models in memory and their bytes, the last used last
         self._steps: dict[str, int] = {}  # since the last state
+        self._bytes: Counter[str] = Counter()  # of bodies since then
         self._runs = ModelRuns(server)
         self._thread = threading.Thread(target=self._run, name="whet-tinker-trainer", daemon=True)
         self._stopping = False
@@ -71,14 +75,13 @@ class Trainer:
         passes = [head for head in ready if head.kind in (log.FORWARD, log.FORWARD_BACKWARD)]
         for batch in self._batches(passes):
             self._finish(self._passes(batch))
-        ends = [self._other(head) for head in ready if head.kind == log.OPTIM_STEP]
+        ends = self._each([head for head in ready if head.kind == log.OPTIM_STEP])
         self._finish(ends)
         for end in ends:
             if not end.failed:
                 self._keep_state(end.head)
-        for head in ready:
-            if head.kind not in (log.FORWARD, log.FORWARD_BACKWARD, log.OPTIM_STEP):
-                self._finish([self._other(head)])
+        passes_and_steps = (log.FORWARD, log.FORWARD_BACKWARD, log.OPTIM_STEP)
+        self._finish(self._each([head for head in ready if head.kind not in passes_and_steps]))
         if not ready and hub.clock() - self._tidied > TIDY_S:
             self._tidied = hub.clock()
             for model in states.tidy(self._server):
@@ -103,6 +106,7 @@ class Trainer:
         if self._loaded.pop(model, None) is not None:
             self._server.bank.remove(model)
         self._steps.pop(model, None)
+        self._bytes.pop(model, None)
         self._runs.forget(model)
 
     def _ensure(self, model_id: str) -> None:
@@ -133,7 +137,8 @@ class Trainer:
 
     def _repeat(self, head: RequestHead) -> None:
         with self._server.hub.database.read() as session:
-            body = log.body_of(session, head.id)
+            body = log.bodies_of(session, [head.id])[head.id]
+        self._bytes[head.model_id] += head.size
         if head.kind == log.OPTIM_STEP:
             self._step(head, body)
             self._runs.repeated(head.model_id)
@@ -154,11 +159,11 @@ class Trainer:
         """Forward and backward passes of several models in one."""
         ends: list[RequestEnd] = []
         works: list[tuple[RequestHead, AdapterWork]] = []
+        with self._server.hub.database.read() as session:
+            bodies = log.bodies_of(session, [head.id for head in heads])
         for head in heads:
             try:
-                with self._server.hub.database.read() as session:
-                    body = log.body_of(session, head.id)
-                work = self._work(head, body)
+                work = self._work(head, bodies[head.id])
                 self._ensure(head.model_id)
                 works.append((head, work))
             except Exception as error:
@@ -176,15 +181,24 @@ class Trainer:
                 ends.append(self._failed(head, output))
             else:
                 if work.backward:
+                    self._bytes[head.model_id] += head.size
                     self._runs.passed(head.model_id, work.data, output)
                 ends.append(RequestEnd(head, wire.written(output)))
         return ends
 
-    def _other(self, head: RequestHead) -> RequestEnd:
+    def _each(self, heads: Sequence[RequestHead]) -> list[RequestEnd]:
+        """Requests that are no passes, one after the other."""
+        if not heads:
+            return []
+        with self._server.hub.database.read() as session:
+            bodies = log.bodies_of(session, [head.id for head in heads])
+            of_these = select(TinkerModel).where(TinkerModel.id.in_([head.model_id for head in heads]))
+            models = {model.id: model for model in session.scalars(of_these)}
+        return [self._other(head, models[head.model_id], bodies) for head in heads]
+
+    def _other(self, head: RequestHead, model: TinkerModel, bodies: Mapping[str, bytes]) -> RequestEnd:
         try:
-            with self._server.hub.database.read() as session:
-                body = log.body_of(session, head.id)
-                model = session.get_one(TinkerModel, head.model_id)
+            body = bodies[head.id]
             if head.kind == log.CREATE:
                 self._add(model)
                 return _answer(head, types.CreateModelResponse(model_id=model.id))
@@ -198,7 +212,8 @@ class Trainer:
                 self._ensure(model.id)
             if head.kind == log.OPTIM_STEP:
                 return _answer(head, types.OptimStepResponse(metrics=self._step(head, body)))
-            return _answer(head, states.carry_out(self._server, head, model, body))
+            response, record, replaced = states.carry_out(self._server, head, model, body)
+            return RequestEnd(head, response.model_dump_json().encode(), record=record, replaced=replaced)
         except Exception as error:
             if not isinstance(error, HubError):
                 self._forget(head.model_id)
@@ -216,10 +231,11 @@ class Trainer:
         return metrics
 
     def _keep_state(self, head: RequestHead) -> None:
-        """After some steps, a state, so that a start repeats no more than those after it."""
-        if self._steps.get(head.model_id, 0) >= self._server.limits.state_every:
-            states.write(self._server, head.model_id, head.seq)
-            self._steps[head.model_id] = 0
+        """After some steps, or many bytes, a state, so that a start repeats no more than those after it."""
+        model, limits = head.model_id, self._server.limits
+        if self._steps.get(model, 0) >= limits.state_every or self._bytes[model] >= limits.state_bytes:
+            states.write(self._server, model, head.seq)
+            self._steps[model] = self._bytes[model] = 0
 
     def _failed(self, head: RequestHead, error: Exception) -> RequestEnd:
         """A failure as the answer: of the user where the request was wrong, else of the server."""
@@ -234,10 +250,28 @@ class Trainer:
     def _finish(self, ends: Sequence[RequestEnd]) -> None:
         if not ends:
             return
-        with self._server.hub.database.write() as session:
-            log.finish(session, ends, self._server.hub.clock())
-        self._server.answers.ready([end.head.id for end in ends])
+        try:
+            self._record(ends)
+        except HubError as error:
+            if error.code != "invalid":
+                raise
+            if len(ends) > 1:  # what one made contradicts another
+                for end in ends:
+                    self._finish([end])
+                return
+            ends = [self._failed(ends[0].head, error)]
+            self._record(ends)
         self._runs.written(ends)
+
+    def _record(self, ends: Sequence[RequestEnd]) -> None:
+        with self._server.hub.database.write() as session:
+            session.info[LOG_ONLY] = all(end.replaced is None for end in ends)
+            log.finish(session, ends, self._server.hub.clock())
+        answers = {end.head.id: Answer(end.head.owner, end.result, end.protobuf) for end in ends}
+        self._server.answers.ready(answers, answers)
+        for end in ends:
+            if end.replaced is not None:
+                states.remove(self._server, end.replaced)
 
 
 def _check(params: AdamParams) -> None:

@@ -6,6 +6,7 @@ A change takes the one row of `state` first, so changes happen one after the oth
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from whet.hub.storage.tables import Base, HubState
 
 BUSY_MS = 15_000
 INDEX_CHANGED = "index changed"
+LOG_ONLY = "log only"
+"""In `info` of a session that writes what `Database.changes` does not count."""
 MIGRATING = Path(__file__).with_name("migrations")
 LOCK_KEY = 0x77686574  # of PostgreSQL's advisory lock: one server per database
 _FULL = ("database or disk is full", "no space left", "could not extend file")
@@ -40,6 +43,11 @@ class Database:
         self.engine = _engine(self.url)
         self._writing = self.engine.execution_options(writes=True)
         self._lock: Connection | None = None
+        # SQLite makes a writer that finds another wait by sleeping; within this process they take turns instead.
+        self._turn = threading.Lock()
+        self._takes_turns = self.url.get_backend_name() == "sqlite"
+        self._counting = threading.Lock()
+        self.changes = 0  # grows with every write, but for those that say `LOG_ONLY`
         self.generation = 0  # grows with every change of what an index page shows, and to which callers
 
     @contextlib.contextmanager
@@ -51,12 +59,25 @@ class Database:
     @contextlib.contextmanager
     def write(self) -> Iterator[Session]:
         """A session that is committed at its end, unless there is an exception. Raises `HubError` (busy, disk_full)."""
-        with readable_errors(), Session(self._writing, expire_on_commit=False) as session:
+        with readable_errors(), self._own_turn(), Session(self._writing, expire_on_commit=False) as session:
             with session.begin():
                 session.execute(select(HubState.id).with_for_update())
                 yield session
-            if session.info.get(INDEX_CHANGED):
-                self.generation += 1
+            with self._counting:
+                self.generation += bool(session.info.get(INDEX_CHANGED))
+                self.changes += not session.info.get(LOG_ONLY)
+
+    @contextlib.contextmanager
+    def _own_turn(self) -> Iterator[None]:
+        if not self._takes_turns:
+            yield
+            return
+        if not self._turn.acquire(timeout=BUSY_MS / 1000):
+            raise HubError("busy", "the hub's database is busy; nothing was changed. Try again.")
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def take(self) -> None:
         """Claim the database for this server, where it can be shared. Raises `ConfigError` where another has it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 from fastapi import APIRouter
 from sqlalchemy.orm import defer
@@ -11,11 +10,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 from tinker import types
 
-from whet.hub.api.call import HubRequest
 from whet.hub.errors import not_found
 from whet.tinker import log
-from whet.tinker.api.call import Reading, Server, session_owner
-from whet.tinker.sampling import Sampling
+from whet.tinker.api.call import Reading, Server, owner_now
+from whet.tinker.server import TinkerServer
 from whet.tinker.storage.tables import TinkerRequest
 
 router = APIRouter(prefix="/api/v1", include_in_schema=False)
@@ -26,28 +24,36 @@ PROTOBUF = (log.FORWARD, log.FORWARD_BACKWARD)
 async def retrieve_future(call: Reading, server: Server, request: types.FutureRetrieveRequest) -> Response:
     """The answer once it is there; after a while `try_again`, upon which clients ask again."""
     with server.answers.expected(request.request_id) as event:
-        answer = await run_in_threadpool(_answer, call, server.sampling, request.request_id)
+        answer = await _answer(server, await owner_now(call, server), request.request_id)
         if answer is None:
-            with contextlib.suppress(asyncio.TimeoutError):
+            try:
                 await asyncio.wait_for(event.wait(), server.limits.poll_s)
-                answer = await run_in_threadpool(_answer, call, server.sampling, request.request_id)
+            except TimeoutError:
+                server.answers.forget(request.request_id)  # the database has the last word
+            answer = await _answer(server, await owner_now(call, server), request.request_id)
     return answer or JSONResponse({"type": "try_again", "request_id": request.request_id, "queue_state": "active"})
 
 
-def _answer(call: HubRequest, sampling: Sampling | None, id: str) -> Response | None:
+async def _answer(server: TinkerServer, owner: str, id: str) -> Response | None:
     """None while it is not there. Raises `HubError`, 404 also for a request of another."""
-    with call.read() as opened:
-        session, owner = session_owner(opened)
-        if log.SAMPLE in id and sampling is not None:
-            sampled = sampling.answer(owner, id)
-            return None if sampled is None else _response(sampled[0], protobuf=not sampled[1])
+    if log.SAMPLE in id and server.sampling is not None:
+        sampled = server.sampling.answer(owner, id)
+        return None if sampled is None else _response(sampled[0], protobuf=not sampled[1])
+    try:
+        answer = server.answers.answer(id, owner)
+    except KeyError:
+        return await run_in_threadpool(_stored, server, owner, id)
+    return None if answer is None else _response(answer.body, protobuf=answer.protobuf)
+
+
+def _stored(server: TinkerServer, owner: str, id: str) -> Response | None:
+    with server.hub.database.read() as session:
         row = session.get(TinkerRequest, id, options=[defer(TinkerRequest.body)])
-        if row is None or row.owner != owner:
-            raise not_found(f"request {id[:100]}, or its answer is no longer kept")
-        if row.state == log.WAITING:
-            return None
-        protobuf = row.state == log.DONE and row.kind in PROTOBUF
-        return _response(row.result, protobuf=protobuf)
+    if row is None or row.owner != owner:
+        raise not_found(f"request {id[:100]}, or its answer is no longer kept")
+    if row.state == log.WAITING:
+        return None
+    return _response(row.result, protobuf=row.state == log.DONE and row.kind in PROTOBUF)
 
 
 def _response(body: bytes | None, *, protobuf: bool) -> Response:

@@ -136,7 +136,6 @@ def get_sampler(call: Reading, id: str) -> dict[str, Any]:
 REFUSED = {
     "/audit": "an audit log of training; the hub's own is read with `whet hub audit list`",
     "/billing/usage/events": "billing",
-    "/billing/usage/checkpoints/current": "billing; the sizes of states are in the list of states",
     "/sessions/{id}/trace_export": "traces of sessions",
     "/auth/token": "JSON web tokens; send the key itself",
     "/create_custom_loss": "losses that run on the server; the SDK runs custom losses in the client",

@@ -14,7 +14,7 @@ from tinker import types
 
 from whet.hub.errors import HubError, not_found
 from whet.tinker import states
-from whet.tinker.api.call import Server, Training, check, session_owner
+from whet.tinker.api.call import Server, Training, check, owner_now, session_owner
 from whet.tinker.log import SAMPLE, session_of
 from whet.tinker.sample_wire import wanted
 from whet.tinker.sampling import SampledState, Sampling
@@ -75,21 +75,27 @@ def saved_to_sample(server: TinkerServer, session: Session, owner: str, path: st
     row = states.state_of(session, owner, path, server.hub.clock())
     if row.kind != "sampler":
         raise HubError("invalid", f"model_path: {row.path} is not to be sampled from. Use save_weights_for_sampler.")
-    return SampledState(row.folder, row.size)
+    return SampledState(row.folder, row.size, row.expires_at)
 
 
 @router.post("/asample")
-def asample(call: Training, server: Server, request: types.SampleRequest) -> dict[str, Any]:
-    sampling = _sampling(server)
+async def asample(call: Training, server: Server, request: types.SampleRequest) -> dict[str, Any]:
+    sampling, owner = _sampling(server), await owner_now(call, server)
     if request.sampling_params.seed is not None and not sampling.policy.seeded:
         raise HubError("invalid", "sampling_params.seed: vLLM's draws depend on what else it samples. Leave it out.")
-    with call.read() as opened:
-        session, owner = session_owner(opened)
-        base_model, path, named = request.base_model, request.model_path, request.sampling_session_id
-        if named is not None:
-            row = _sampler(session, owner, named)
-            base_model, path = row.base_model, row.model_path
-        state = _state(server, session, owner, base_model, path)
+    base_model, path, named = request.base_model, request.model_path, request.sampling_session_id
+
+    def read() -> SampledState | None:
+        with server.hub.database.read() as session:
+            of = base_model, path
+            if named is not None:
+                row = _sampler(session, owner, named)
+                of = row.base_model, row.model_path
+            return _state(server, session, owner, *of)
+
+    state = await server.unchanged.value((owner, base_model, path, named), read)
+    if state is not None and state.expires_at is not None and state.expires_at <= server.hub.clock():
+        raise not_found("state: it has expired")
     again = named is not None and request.seq_id is not None
     id = f"{named}:{request.seq_id}" if again else f"{secrets.token_hex(8)}{SAMPLE}{secrets.token_hex(8)}"
     want = wanted(request, server.base.limits, sampling.policy.renderer.stop_token_ids, key=id)

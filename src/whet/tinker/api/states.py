@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from pydantic import BaseModel
+from sqlalchemy import func
 from sqlalchemy.orm import Session
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, Response
@@ -31,6 +32,7 @@ from whet.tinker.storage.tables import TinkerModel, TinkerSession, TinkerState
 router = APIRouter(prefix="/api/v1", include_in_schema=False)
 OF_RUN = "/training_runs/{model}/checkpoints"
 ONE = OF_RUN + "/{segment}/{name}"
+GB = 10**9
 LINK_S = 3600.0
 LINK = "a file of a saved state"
 
@@ -51,6 +53,33 @@ def list_all(call: Reading, server: Server, part: Part) -> dict[str, Any]:
         query = kept(server.hub.clock()).where(TinkerState.owner == owner).order_by(TinkerState.created_at.desc())
         rows, cursor = part.of(session, query)
         return {"checkpoints": [state_answer(row) for row in rows], "cursor": cursor}
+
+
+@router.get("/billing/usage/checkpoints/current")
+def storage_usage(call: Reading, server: Server, project_id: str | None = None) -> dict[str, Any]:
+    """The bytes of the user's states by the projects of their sessions; nothing is billed."""
+    with call.read() as opened:
+        session, owner = session_owner(opened)
+        project = TinkerSession.details["project_id"].as_string()
+        query = kept(server.hub.clock()).where(TinkerState.owner == owner)
+        query = query.join(TinkerModel, TinkerModel.id == TinkerState.model_id)
+        query = query.join(TinkerSession, TinkerSession.id == TinkerModel.session_id)
+        if project_id is not None:
+            query = query.where(project == project_id)
+        sums = query.with_only_columns(project, func.count(), func.sum(TinkerState.size)).group_by(project)
+        rows = session.execute(sums.order_by(project)).all()
+    return {
+        "data": [
+            {
+                "project_id": name or None,
+                "user_name": owner,
+                "checkpoint_count": count,
+                "size_bytes": int(size),
+                "size_gigabytes": int(size) / GB,
+            }
+            for name, count, size in rows
+        ]
+    }
 
 
 class PathRequest(BaseModel):

@@ -12,27 +12,29 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from tinker import types
+from tinker.proto import tinker_public_pb2 as pb
 
 from whet.hub.api.call import HubRequest
 from whet.hub.errors import HubError
 from whet.tinker import log, states
-from whet.tinker.api.call import Reading, Server, Training, session_owner
+from whet.tinker.api.call import Reading, Server, Training, owner_now, session_owner
+from whet.tinker.entry import Entering
 from whet.tinker.log import accept, model_of, session_of
 from whet.tinker.server import TinkerServer
 from whet.tinker.storage.tables import TinkerModel, TinkerSession
 from whet.tinker.wire import cut_off, parse
 
 router = APIRouter(prefix="/api/v1", include_in_schema=False)
+READ_AT_ONCE = 1 << 16
+"""Bytes of a message that are read without a thread for them."""
 PARTS = ("train_attn", "train_mlp", "train_unembed")
 
 
-def _put(
+async def _put(
     server: TinkerServer, call: HubRequest, model_id: str, seq: int | None, kind: str, body: bytes
 ) -> dict[str, Any]:
-    with call.write() as opened:
-        session, owner = session_owner(opened)
-        id = accept(server, session, owner, model_id, seq, kind, body)
-    server.work.set()
+    owner = await owner_now(call, server)
+    id = await server.entry.put(Entering(owner, model_id, seq, kind, body))
     return {"request_id": id, "model_id": model_id}
 
 
@@ -132,8 +134,8 @@ def get_info(call: Reading, server: Server, request: types.GetInfoRequest) -> di
 
 
 @router.post("/unload_model")
-def unload_model(call: Training, server: Server, request: types.UnloadModelRequest) -> dict[str, Any]:
-    return _put(server, call, request.model_id, None, log.UNLOAD, _sent(request))
+async def unload_model(call: Training, server: Server, request: types.UnloadModelRequest) -> dict[str, Any]:
+    return await _put(server, call, request.model_id, None, log.UNLOAD, _sent(request))
 
 
 @router.post("/forward_backward")
@@ -141,54 +143,63 @@ async def forward_backward(call: Training, server: Server, request: Request) -> 
     """Protobuf: one chunk of a batch, with gradients or without."""
     if request.headers.get("content-encoding", "identity") != "identity":
         raise HubError("malformed", "Content-Encoding: this server reads bodies that are not compressed.")
+    await owner_now(call, server)  # before anything is read of it
     body = bytearray()
     try:
         async for part in request.stream():
             body += part
     except HTTPException:  # too large: it fails in its turn, or what follows it would wait for it
-        message = cut_off(bytes(body[:1000]))
-        if message is None:
+        begun = cut_off(bytes(body[:1000]))
+        if begun is None:
             raise
-        body = bytearray(message.SerializeToString())
-    return await run_in_threadpool(_put_pass, server, call, bytes(body))
-
-
-def _put_pass(server: TinkerServer, call: HubRequest, body: bytes) -> dict[str, Any]:
-    message = parse(body)
+        body = bytearray(begun.SerializeToString())
+    whole = bytes(body)
+    message, same = _read(whole) if len(whole) <= READ_AT_ONCE else await run_in_threadpool(_read, whole)
     kind = log.FORWARD if message.forward_only else log.FORWARD_BACKWARD
-    same = message.SerializeToString(deterministic=True)
-    return _put(server, call, message.model_id, message.seq_id or None, kind, same)
+    return await _put(server, call, message.model_id, message.seq_id or None, kind, same)
+
+
+def _read(body: bytes) -> tuple[pb.ForwardBackwardRequest, bytes]:
+    """The message of a body, and the bytes that every body with this message has."""
+    message = parse(body)
+    return message, message.SerializeToString(deterministic=True)
 
 
 @router.post("/optim_step")
-def optim_step(call: Training, server: Server, request: types.OptimStepRequest) -> dict[str, Any]:
-    return _put(server, call, request.model_id, request.seq_id, log.OPTIM_STEP, _sent(request))
+async def optim_step(call: Training, server: Server, request: types.OptimStepRequest) -> dict[str, Any]:
+    return await _put(server, call, request.model_id, request.seq_id, log.OPTIM_STEP, _sent(request))
 
 
 @router.post("/save_weights")
-def save_weights(call: Training, server: Server, request: types.SaveWeightsRequest) -> dict[str, Any]:
-    return _put(server, call, request.model_id, request.seq_id, log.SAVE, _sent(request))
+async def save_weights(call: Training, server: Server, request: types.SaveWeightsRequest) -> dict[str, Any]:
+    return await _put(server, call, request.model_id, request.seq_id, log.SAVE, _sent(request))
 
 
 @router.post("/save_weights_for_sampler")
-def save_for_sampler(call: Training, server: Server, request: types.SaveWeightsForSamplerRequest) -> dict[str, Any]:
-    return _put(server, call, request.model_id, request.seq_id, log.SAVE_FOR_SAMPLER, _sent(request))
+async def save_for_sampler(
+    call: Training, server: Server, request: types.SaveWeightsForSamplerRequest
+) -> dict[str, Any]:
+    return await _put(server, call, request.model_id, request.seq_id, log.SAVE_FOR_SAMPLER, _sent(request))
 
 
 @router.post("/save_weights_external")
-def save_external(call: Training, server: Server, request: types.SaveWeightsExternalRequest) -> dict[str, Any]:
-    return _put(server, call, request.model_id, request.seq_id, log.SAVE_EXTERNAL, _sent(request))
+async def save_external(call: Training, server: Server, request: types.SaveWeightsExternalRequest) -> dict[str, Any]:
+    return await _put(server, call, request.model_id, request.seq_id, log.SAVE_EXTERNAL, _sent(request))
 
 
 @router.post("/load_weights")
-def load_weights(call: Training, server: Server, request: types.LoadWeightsRequest) -> dict[str, Any]:
+async def load_weights(call: Training, server: Server, request: types.LoadWeightsRequest) -> dict[str, Any]:
     """Into a model, or, with `session_id` and `model_seq_id`, as a new model."""
     if request.session_id is None or request.model_seq_id is None:
         if request.model_id is None:
             raise HubError("invalid", "model_id: name a model, or session_id and model_seq_id for a new one.")
-        return _put(server, call, request.model_id, request.seq_id, log.LOAD, _sent(request))
+        return await _put(server, call, request.model_id, request.seq_id, log.LOAD, _sent(request))
     if request.base_model not in (None, server.base.name):
         raise HubError("invalid", f"base_model: this server has '{server.base.name}'.")
+    return await run_in_threadpool(_load_as_new, call, server, request)
+
+
+def _load_as_new(call: HubRequest, server: TinkerServer, request: types.LoadWeightsRequest) -> dict[str, Any]:
     with call.write() as opened:
         session, owner = session_owner(opened)
         state = states.state_of(session, owner, request.path, server.hub.clock())
