@@ -17,8 +17,8 @@ from torch import Tensor
 
 from whet.inference.weights.gguf_blocks import BlockFormat, scratch
 
-_CPU_WEIGHTS, _CUDA_WEIGHTS = 1 << 21, 1 << 26
-"""Dequantised at a time: 8 MiB and 256 MiB in float32. With fewer, calling operations takes longer than they do."""
+_CPU_WEIGHTS, _CUDA_WEIGHTS = 1 << 20, 1 << 26
+"""Dequantised at a time: 4 MiB and 256 MiB in float32. With fewer, calling operations takes longer than they do."""
 _LEAST_ROWS = 256
 """Rows that are dequantised at a time at least, since operations run along them."""
 
