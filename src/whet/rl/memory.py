@@ -309,7 +309,8 @@ def _kept_per_token(arch: Architecture, config: TrainingConfig, tokens: int, len
     computed += 2 * chosen * arch.hidden_size
     half = config.learner.dtype == "bfloat16"
     layer = 3 * arch.hidden_size + computed // 2 if half else 4 * arch.hidden_size + computed
-    ends = 2 * arch.hidden_size + (2 * arch.vocab_size if tokens * arch.vocab_size <= LOGITS_AT_ONCE else 0)
+    one_piece = tokens * arch.vocab_size <= LOGITS_AT_ONCE and not config.quantised_base
+    ends = 2 * arch.hidden_size + (2 * arch.vocab_size if one_piece else 0)
     if config.learner.activation_checkpointing:
         inputs = arch.num_layers * arch.hidden_size
         return (inputs // 2 if half else inputs) + layer + ends

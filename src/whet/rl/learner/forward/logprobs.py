@@ -28,6 +28,10 @@ LOG2_E = 1 / math.log(2)
 CHUNK_ELEMENTS = LOGITS_AT_ONCE
 """Logits held at once: 16 MB in fp32, small enough to stay in a CPU's last-level cache."""
 
+FROZEN_ELEMENTS = 1 << 20
+"""The same where the output matrix is dequantised in parts: such a base is chosen for its memory, of which logits with
+what follows from them take five times as much, when all activations are held."""
+
 STATES_AT_ONCE = 2048
 """Hidden states of a chunk of the backward pass at most."""
 
@@ -114,7 +118,7 @@ class _TokenLogprobs(torch.autograd.Function):
         chunks, whole = _chunks(states_N, count, vocabulary), slice(0, vocabulary)
         kept: tuple[Tensor, ...] = ()
         ctx.fused = fused and cuts is None and len(chunks) > 1
-        if isinstance(weight_VD, BlockMatrix) and not ctx.fused and len(chunks) > 1:
+        if isinstance(weight_VD, BlockMatrix) and not ctx.fused:
             scored = _scored_by_words(hidden_UD, weight_VD, targets_N, states_N, cuts, down_UR, up_VR)
             (logprobs_N, entropies_U, totals_U), chunks = scored, []
         for states, part in chunks:
@@ -163,7 +167,7 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_down_UR, grad_up_VR = (
             None if low is None else torch.zeros_like(low, dtype=torch.float32) for low in (down_UR, up_VR)
         )
-        for states, part, words in _tiles(states_N, len(hidden_UD), vocabulary, whole=bool(kept)):
+        for states, part, words in _tiles(states_N, len(hidden_UD), vocabulary, whole=bool(kept), frozen=ctx.frozen):
             hidden, dtype = hidden_UD[states], hidden_UD.dtype
             weight = weight_VD[words].to(dtype) if ctx.frozen is None else ctx.frozen.part(words, dtype)
             down, up = (None, None) if down_UR is None else (down_UR[states], up_VR[words])
@@ -216,7 +220,7 @@ def _scored_by_words(
     highest_U, sums_U, weighted_U = torch.zeros(3, len(hidden_UD), device=hidden_UD.device)
     highest_U.fill_(torch.finfo(torch.float32).min)  # finite: a part of which nothing is kept leaves it so
     logits_N = torch.zeros(len(targets_N), device=hidden_UD.device)
-    for states, part, words in _tiles(states_N, len(hidden_UD), matrix.shape[0], whole=False):
+    for states, part, words in _tiles(states_N, len(hidden_UD), matrix.shape[0], frozen=matrix):
         down, up = (None, None) if down_UR is None or up_VR is None else (down_UR[states], up_VR[words])
         logits_UV = _logits(hidden_UD[states], matrix.part(words, hidden_UD.dtype), down, up)
         inside_N, place_N = _places(targets_N[part] - words.start, states_N[part] - states.start, logits_UV)
@@ -264,13 +268,18 @@ def _distributions(logits: Tensor, totals_U: Tensor, cut: Tensor | None) -> tupl
     return logs if cut is None else logs.masked_fill_(cut, 0.0), probabilities
 
 
-def _tiles(states_N: Tensor, count: int, vocabulary: int, *, whole: bool) -> Iterator[tuple[slice, slice, slice]]:
+def _tiles(
+    states_N: Tensor, count: int, vocabulary: int, *, whole: bool = False, frozen: BlockMatrix | None
+) -> Iterator[tuple[slice, slice, slice]]:
     """Hidden states and a part of the vocabulary that are computed together, and the targets that the states predict.
 
     The `whole` is one tile.
     """
     most = count if whole else min(count, STATES_AT_ONCE)
-    width = vocabulary if whole else max(1, elements(states_N) // max(most, 1))
+    at_once = elements(states_N)
+    if frozen is not None and not states_N.is_cuda:
+        at_once = min(at_once, FROZEN_ELEMENTS)
+    width = vocabulary if whole else max(1, at_once // max(most, 1))
     for states, part in _pieces(states_N, count, most):
         for start in range(0, vocabulary, width):
             yield states, part, slice(start, min(start + width, vocabulary))
