@@ -28,6 +28,7 @@ from whet.rl.learner.make import make_learner
 from whet.rl.learner.torch_learner import TorchLearner
 from whet.rl.plan import plan_training
 from whet.rl.sections.algorithm import LossConfig
+from whet.rl.stored.export import export_checkpoint
 
 FORMS = pytest.mark.parametrize("form", ["nf4", "int8"])
 
@@ -127,7 +128,7 @@ def test_rounding_is_that_of_the_format(form: str) -> None:
 @pytest.mark.parts
 @pytest.mark.usefixtures("library")
 def test_a_process_has_one_base_and_the_cache_one_file(tmp_path: Path) -> None:
-    directory = resolve_model("whet/tiny")
+    directory = shutil.copytree(resolve_model("whet/tiny"), tmp_path / "own")
     first, second = base_of(directory, "nf4"), base_of(directory, "nf4")
     assert first is second
     (file,) = (tmp_path / "cache" / "whet" / "quantised").rglob("*.safetensors")
@@ -154,10 +155,30 @@ def test_rows_of_another_width_are_refused(tmp_path: Path) -> None:
         base_of(tmp_path / "odd", "nf4")
 
 
-def test_without_bitsandbytes_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parts
+@pytest.mark.usefixtures("library")
+def test_a_merged_export_adds_the_adapter_to_what_it_was_trained_on(tmp_path: Path) -> None:
+    tiny, lora = resolve_model("whet/tiny"), LoraConfig.model_validate({"rank": 4, "base": "nf4"})
+    one, name = learner(tiny, "nf4", tmp_path / "published"), "model.layers.0.mlp.down_proj.weight"
+    (tmp_path / "checkpoint").mkdir()
+    one.weights.save(tmp_path / "checkpoint")
+    one.export_merged(tmp_path / "at-the-end", "float32")
+    export_checkpoint(tiny, lora, tmp_path / "checkpoint", tmp_path / "later", "merged")
+    ended, later = (load_file(tmp_path / each / "model.safetensors") for each in ("at-the-end", "later"))
+    assert ended.keys() == later.keys()
+    assert all(torch.equal(ended[each], later[each]) for each in ended)
+    trained = dict(one.weights.parameters())
+    down, up = (next(t for each, t in trained.items() if f"0.mlp.down_proj.lora_{part}" in each) for part in "AB")
+    matrix = base_of(tiny, "nf4")[name]
+    assert isinstance(matrix, QuantisedMatrix)
+    torch.testing.assert_close(later[name], matrix.dense() + lora.alpha / lora.rank * (up @ down).detach())
+
+
+def test_without_bitsandbytes_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own = shutil.copytree(resolve_model("whet/tiny"), tmp_path / "own")  # which no other test has loaded
     monkeypatch.setattr("whet.inference.devices.find_spec", lambda name: None)
     with pytest.raises(ModelLoadError, match=r"nf4 needs the 'quantised' extra.*pip install 'whet\[quantised\]'"):
-        load_policy("whet/tiny", dtype="nf4")
+        load_policy(str(own), dtype="nf4")
     tables = {"name": "r", "model": "whet/tiny", "env": [{"id": "reverse-text"}], "lora": {"base": "int8"}}
     assert plan_training(RunConfig.model_validate(tables)).missing == (
         "lora.base = \"int8\": int8 needs the 'quantised' extra. Install it with: pip install 'whet[quantised]'",

@@ -18,7 +18,7 @@ from whet.inference.model_names import find_local, gguf_file, resolve_model
 from whet.inference.weights.gguf_cache import source_of
 from whet.records.directory import RUN_CONFIG
 from whet.rl.learner.config import LoraConfig
-from whet.rl.learner.make import check_trainable, load_model
+from whet.rl.learner.make import check_trainable, load_model, load_packed
 from whet.rl.sections.algorithm import INITIAL
 from whet.rl.storage.checkpoints import Checkpoint, load_checkpoint, newest_checkpoint
 from whet.rl.storage.run_directory import RunDirectory
@@ -56,7 +56,8 @@ def export_checkpoint(
         raise ConfigError("--format model is for runs that trained all weights; with [lora]: peft, or merged")
     import torch
 
-    loaded = load_model(model)
+    held = lora.base if lora is not None and format == "merged" else "dense"  # an adapter needs no values of its base
+    loaded = load_model(model) if held == "dense" else load_packed(model, held, "cpu")
     weights: Weights
     if lora is None:
         from whet.rl.learner.weights import FullWeights
