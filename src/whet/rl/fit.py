@@ -138,7 +138,7 @@ def _changes(config: RunConfig | SftConfig, memory: Mapping[str, int], needed: i
     changes = []
     if config.lora is None:
         changes.append("[lora] (an adapter in place of all weights)")
-    elif not config.quantised_base and config.ranks == 1:
+    elif not config.quantised_base and config.ranks == 1 and config.inference.engine == "embedded":
         changes.append(f'lora.base = "{"packed" if config.model.endswith(".gguf") else "nf4"}"')
     key, dtype = ("base_dtype", learner.base_dtype) if config.lora else ("weights_dtype", learner.weights_dtype)
     if dtype != "bfloat16" and not config.quantised_base:
