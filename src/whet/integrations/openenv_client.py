@@ -14,7 +14,7 @@ import httpx
 
 from whet.calls import describe
 from whet.errors import ConfigError, EnvError, InfraError
-from whet.integrations.child_server import ChildServer, Launch, is_local
+from whet.integrations.child_server import ChildServer, Launch, is_local, server_at
 from whet.parsing import as_number, parse_json
 from whet.types import Tool
 
@@ -59,6 +59,11 @@ class OpenEnvServer(ChildServer):
             python,
             timeout,
         )
+
+
+def server_of(target: str, python: str | None, timeout: float) -> str | OpenEnvServer:
+    """The address of a running server, or one that is started. Raises `ConfigError`."""
+    return server_at("openenv", target, python) if "://" in target else OpenEnvServer(target, python, timeout)
 
 
 class SessionsFullError(Exception):

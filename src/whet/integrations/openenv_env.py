@@ -29,15 +29,14 @@ from whet.envs.multiturn_env import MultiTurnEnv
 from whet.envs.tool_env import read_arguments, tool_message
 from whet.envs.tool_schemas import fitted_arguments
 from whet.errors import EnvError, InfraError, MissingExtraError
-from whet.integrations.child_server import server_at
 from whet.integrations.gym_env import EpisodicSumRubric
 from whet.integrations.openenv_client import (
     ActionRefusedError,
-    OpenEnvServer,
     OpenEnvSession,
     SessionsFullError,
     action_schema,
     offered_tools,
+    server_of,
     tool_text,
 )
 from whet.messages import content_text
@@ -115,8 +114,7 @@ class OpenEnvEnv(MultiTurnEnv):
         self.instructions, self.invalid_reward = instructions, float(invalid_reward)
         self.step_errors_are_invalid = step_errors_are_invalid
         self.message_timeout, self.session_timeout = float(message_timeout), float(session_timeout)
-        running = "://" in target
-        self._server = server_at("openenv", target, python) if running else OpenEnvServer(target, python, start_timeout)
+        self._server = server_of(target, python, start_timeout)
         self._waiting: deque[asyncio.Future[bool]] = deque()
         self._schema: dict[str, Any] | None = None
         rows = [{"prompt": [], "answer": "", "info": {"seed": seed + n}} for n in range(num_train_examples)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from whet.envs.config.arguments import nearest
 from whet.envs.multiturn_env import SingleTurnEnv
 from whet.errors import ConfigError, MissingExtraError
 from whet.parsers.parser import Parser
@@ -83,9 +84,11 @@ class ReasoningGymEnv(SingleTurnEnv):
             ]
             return rg.create_dataset("composite", datasets=specs, size=total_examples, seed=seed)
         except (ValueError, TypeError, AssertionError) as error:
+            known = sorted(rg.factory.DATASETS)
             raise ConfigError(
                 f"reasoning-gym makes no tasks of {gym!r}: {error}. Give the name of one of its datasets, or a list of "
                 "names and of dicts with name, weight and config."
+                f"{nearest(gym, known) if isinstance(gym, str) and gym not in known else ''}"
             ) from error
 
     def rg_to_hf(self, rg_dataset: Any) -> tuple[Any, Any]:
@@ -115,6 +118,7 @@ def _library() -> Any:
     try:
         import reasoning_gym
         import reasoning_gym.composite
+        import reasoning_gym.factory
         import reasoning_gym.utils
     except ImportError as error:
         raise MissingExtraError("ReasoningGymEnv", "rg") from error
