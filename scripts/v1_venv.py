@@ -6,31 +6,15 @@ Run by the Python of `.venv`; see `side_venv.py`.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 
-from setup_venv import ROOT, SetupError, explain_failure, run_merged, say
+from setup_venv import ROOT, SetupError, say
 from side_venv import SideVenv, current_key, own_python, run
 
 VENV = SideVenv(os.path.join(ROOT, ".venv-v1"))
 SOURCE = "https://github.com/PrimeIntellect-ai/verifiers"
 COMMIT = "a60a606ec"
-CHECKOUT = os.path.join(VENV.folder, "verifiers")
-REQUIREMENTS = ("verifiers[ta,openenv]==0.4.0", "uv", "datasets>=4")
-
-
-def fetch_tasksets() -> None:
-    """The tasksets, which are in no registry, at one commit."""
-    inside = ["git", "-C", CHECKOUT]
-    shutil.rmtree(CHECKOUT, ignore_errors=True)
-    commands = (
-        ["git", "clone", "-q", "--no-checkout", SOURCE, CHECKOUT],
-        [*inside, "checkout", "-q", COMMIT, "--", "environments"],
-    )
-    for command in commands:
-        done = run_merged(command)
-        if done.returncode != 0:
-            raise SetupError(explain_failure(" ".join(command), done.stdout))
+REQUIREMENTS = ("verifiers==0.4.0", "uv", "datasets>=4")
 
 
 def install() -> dict[str, str]:
@@ -45,7 +29,7 @@ def install() -> dict[str, str]:
     missing: dict[str, str] = {}
     try:
         VENV.install("installing verifiers", *REQUIREMENTS)
-        fetch_tasksets()
+        VENV.checkout(SOURCE, COMMIT, "environments")
     except SetupError as error:
         missing["tasksets"] = str(error)
         say(f"warning: {error}")
