@@ -42,12 +42,18 @@ def transport(http: ModuleType, *, most: int, kept: int) -> Any:
     contact = FirstContact()
     connection = functools.partial(
         core.AsyncHTTPConnection,
-        ssl_context=http.create_ssl_context(),
+        ssl_context=_trust(http),
         keepalive_expiry=IDLE_S,
         network_backend=_Network(core.AnyIOBackend(), core.WriteError, contact.made),
         socket_options=_keep_alive(),
     )
     return Connections(connection, Wire(http, core), contact, most=most, kept=kept)
+
+
+@functools.cache
+def _trust(http: ModuleType) -> Any:
+    """Which certificates are trusted: read once, as that takes longer than all else that a client needs."""
+    return http.create_ssl_context()
 
 
 class Wire:
