@@ -38,21 +38,30 @@ def warm_tinker(warm_server: Any) -> Iterator[Any]:
     server.close()
 
 
+def free_port() -> int:
+    """Below the ports of outgoing connections, one of which could take it while no server runs."""
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
+
+
 class Killed:
     """A server in a process of its own on one port, and a thread that kills it."""
 
     def __init__(self, warm: Any, *program: str) -> None:
         self.warm = warm
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self.program = [*program, str(self.port)]
         self.kills, self.wished, self.over = 0, 0, threading.Event()
         self.key = self._start()
 
     def _start(self) -> str:
         self.process = self.warm.start(*self.program)
-        return self.process.stdout.readline().strip().rpartition(" ")[2]
+        line = self.process.stdout.readline()
+        assert "shown only now" in line or " at http://" in line, line
+        return line.strip().rpartition(" ")[2]
 
     def kill_often(self, times: int) -> None:
         """As often as is wished for by then, each at some moment of what the client does then."""
