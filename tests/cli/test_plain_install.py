@@ -99,6 +99,7 @@ NEED = {
     "service up": "service",
     "service api": "service",
     "service runner": "service",
+    "service tinker": "tinker",
     "service deployments": "service",
     "service rotate-key": "service",
     "cluster check": "train",

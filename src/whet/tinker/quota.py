@@ -20,7 +20,7 @@ COUNTED_EVERY_S = 1.0
 FREEING = ("optim_step", "unload_model")
 
 
-class Quota:
+class LogQuota:
     """Called within writes of the database, one at a time."""
 
     def __init__(self, waiting: int, log_bytes: int, own_log_bytes: int) -> None:

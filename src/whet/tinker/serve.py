@@ -70,7 +70,7 @@ class TinkerConfig(StrictModel):
     )
 
 
-class LoadedModel(NamedTuple):
+class TrainedModel(NamedTuple):
     """What a server needs of its base model, and its limits."""
 
     base: ServedBase
@@ -79,7 +79,7 @@ class LoadedModel(NamedTuple):
     sampled: OpenPolicy
 
 
-def load_model(config: TinkerConfig) -> LoadedModel:
+def load_model(config: TinkerConfig) -> TrainedModel:
     """Raises `ModelLoadError`, `ConfigError` for a device that is not there."""
     from whet.tinker.opening import load_base
     from whet.tinker.server import GIB, TinkerLimits
@@ -93,7 +93,7 @@ def load_model(config: TinkerConfig) -> LoadedModel:
         state_every=config.state_every,
     )
     base, bank = load_base(config.model, device=config.device, dtype=config.dtype, held=config.base)
-    return LoadedModel(base, bank, limits, engine_of(config))
+    return TrainedModel(base, bank, limits, engine_of(config))
 
 
 def serve(config: TinkerConfig, on_ready: Callable[[str, str, str | None], None]) -> None:

@@ -14,7 +14,7 @@ from whet.rl.learner.adapters.work import AdapterSpec
 from whet.tinker.answer_box import AnswerBox
 from whet.tinker.entry import LogEntry
 from whet.tinker.names import LIVE_S
-from whet.tinker.quota import Quota
+from whet.tinker.quota import LogQuota
 from whet.tinker.unchanged import Unchanged
 from whet.tinker.wire import TokenLimits
 
@@ -80,7 +80,7 @@ class TinkerServer:
     """None: the server trains only."""
 
     def __post_init__(self) -> None:
-        self.quota = Quota(self.limits.waiting, self.limits.log_bytes, self.limits.own_log_bytes)
+        self.quota = LogQuota(self.limits.waiting, self.limits.log_bytes, self.limits.own_log_bytes)
         self.entry = LogEntry(self)
         self.unchanged = Unchanged(self.hub.database)
 
