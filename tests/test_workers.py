@@ -93,6 +93,13 @@ def test_warns(): warnings.warn("old form", DeprecationWarning)
     assert re.search(r"1 failed, 1 passed, 1 skipped, 1 warning", said)
 
 
+def test_a_worker_that_has_much_to_say_is_ended_too(tmp_path: Path) -> None:
+    says = "@pytest.mark.parametrize('n', range(500))\ndef test_says(n): print('x' * 300_000)\n"
+    code, said = run(tmp_path, "--workers", "2", "-x", a=says, b="def test_fails(): assert False\n")
+    assert code == 1, said
+    assert "1 failed" in said
+
+
 @pytest.mark.parametrize("fault", ["assert False", "os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"])
 def test_at_the_first_failure_or_ctrl_c_the_others_are_interrupted_and_clean_up(tmp_path: Path, fault: str) -> None:
     waits = "def test_waits(): open('waits', 'w').close(); time.sleep(60)\n"

@@ -13,6 +13,7 @@ import contextlib
 import io
 import os
 import pickle
+import select
 import selectors
 import signal
 import struct
@@ -160,13 +161,15 @@ class Worker:
         return self._status is not None
 
     def end(self) -> int:
-        """Its exit status; one that runs a test is interrupted, and cleans up first."""
+        """Its exit status; one that runs a test is interrupted, and cleans up first, whatever it still has to say."""
         if not self.has_ended():
             with contextlib.suppress(BrokenPipeError):
                 _write(self._gives, [])
             if self.running is not None:
                 os.kill(self._pid, signal.SIGINT)
-            self._status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+            while not self.has_ended():
+                if select.select([self.hears], [], [], 0.05)[0]:
+                    os.read(self.hears, 1 << 16)
         os.close(self._gives)
         os.close(self.hears)
         assert self._status is not None
