@@ -37,9 +37,7 @@ def _beside(name: str) -> Any:
     return module
 
 
-_pages, _players, _skips, _terminals, _warm, _workers = map(
-    _beside, ("pages", "players", "skips", "terminals", "warm", "workers")
-)
+_pages, _players, _skips, _terminals, _warm = map(_beside, ("pages", "players", "skips", "terminals", "warm"))
 
 LONGEST = (
     "tests/authoring/test_templates_train.py",
@@ -84,34 +82,31 @@ TOGETHER = {
 PARTS_SECONDS = 1200
 """As `timeout` in pyproject.toml, for tests with heavy parts: on a busy machine they train and kill for minutes."""
 
-WARM = pytest.StashKey[Any]()
-
 # No test fails because a machine is busy, and continuous integration tries the same examples each time.
 hypothesis.settings.register_profile("whet", max_examples=40, deadline=None, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("whet")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    words = "run tests in this many processes; all of a file in one of them"
-    parser.addoption("--workers", type=int, default=0, metavar="N", help=words)
-
-
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr != "gpu":  # tests of bits are of a CPU's: what is `auto` in them must not find a GPU
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    config.pluginmanager.register(_skips.Skips())
-    if config.option.workers:
-        config.pluginmanager.register(_workers.Workers(config, config.option.workers, group_of))
+    if hasattr(config.option, "loadscopereorder"):  # pytest-xdist would begin with files of many tests
+        config.option.loadscopereorder = False
+    if not hasattr(config, "workerinput"):  # pytest-xdist's workers report to the process that started them
+        config.pluginmanager.register(_skips.Skips())
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    session.config.stash[WARM] = _warm.Warm()
-    if session.config.option.workers:  # all workers use the one server, which starts while tests are collected
-        session.config.stash[WARM].begin()
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile` a worker takes a file at a time, or the files of one group."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
 
+    class GroupScheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    session.config.stash[WARM].close()
+    return GroupScheduling(config, log)
 
 
 def group_of(nodeid: str) -> str:
@@ -150,10 +145,10 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def warm_server(pytestconfig: pytest.Config) -> Iterator[Any]:
-    server = pytestconfig.stash[WARM]
+def warm_server() -> Iterator[Any]:
+    server = _warm.Warm()
     yield server
-    server.clean()
+    server.close()
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ def is_listed(entries: Sequence[dict[str, str]], test: str, words: str) -> bool:
 
 
 class Skips:
-    """A plugin of the process that prints the results; with `--workers` that is the one that runs no test itself."""
+    """A plugin of the process that prints the results; with pytest-xdist that is the one that runs no test itself."""
 
     def __init__(self, path: Path = LIST) -> None:
         self._entries = read_list(path)

@@ -1,4 +1,4 @@
-"""Skips that are not listed fail a run under continuous integration, in one process and in several."""
+"""Skips that are not listed fail a run under continuous integration, in one process and with pytest-xdist."""
 
 from __future__ import annotations
 
@@ -11,24 +11,15 @@ from pathlib import Path
 import pytest
 
 SKIPS = Path(__file__).with_name("skips.py")
-WORKERS = SKIPS.with_name("workers.py")
 PLUGIN = """
 import importlib.util
-
-def load(path):
-    spec = importlib.util.spec_from_file_location("loaded", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-def pytest_addoption(parser):
-    parser.addoption("--workers", type=int)
+spec = importlib.util.spec_from_file_location("skips", {skips!r})
+skips = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(skips)
 
 def pytest_configure(config):
-    skips = load({skips!r})
-    config.pluginmanager.register(skips.Skips(skips.Path({entries!r})))
-    if config.option.workers:
-        config.pluginmanager.register(load({workers!r}).Workers(config, config.option.workers, str))
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(skips.Skips(skips.Path({entries!r})))
 """
 ENTRIES = """
 [[skip]]
@@ -47,9 +38,7 @@ MODULE = "import pytest\npytest.importorskip('no_module_of_this_name')\n"
 
 
 def run(folder: Path, ci: bool, *options: str, entries: str = ENTRIES, **files: str) -> tuple[int, str]:
-    (folder / "conftest.py").write_text(
-        PLUGIN.format(skips=str(SKIPS), workers=str(WORKERS), entries=str(folder / "skips.toml"))
-    )
+    (folder / "conftest.py").write_text(PLUGIN.format(skips=str(SKIPS), entries=str(folder / "skips.toml")))
     (folder / "skips.toml").write_text(entries)
     for name, text in files.items():
         (folder / f"test_{name}.py").write_text(text)
@@ -60,7 +49,7 @@ def run(folder: Path, ci: bool, *options: str, entries: str = ENTRIES, **files: 
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("options", [(), ("--workers", "1")], ids=["one process", "workers"])
+@pytest.mark.parametrize("options", [(), ("-p", "xdist.plugin", "-n", "1")], ids=["one process", "xdist"])
 def test_skips_that_are_not_listed_fail_under_ci_and_are_named(tmp_path: Path, options: tuple[str, ...]) -> None:
     code, said = run(tmp_path, True, *options, some=UNLISTED, more=MODULE)
     assert code == 1, said
@@ -69,7 +58,7 @@ def test_skips_that_are_not_listed_fail_under_ci_and_are_named(tmp_path: Path, o
     assert "test_more.py: could not import 'no_module_of_this_name'" in said
 
 
-@pytest.mark.parametrize("options", [(), ("--workers", "1")], ids=["one process", "workers"])
+@pytest.mark.parametrize("options", [(), ("-p", "xdist.plugin", "-n", "1")], ids=["one process", "xdist"])
 def test_a_listed_skip_passes_under_ci(tmp_path: Path, options: tuple[str, ...]) -> None:
     code, said = run(tmp_path, True, *options, some=LISTED)
     assert code == 0, said

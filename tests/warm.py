@@ -14,7 +14,6 @@ console script, another hash seed) is shown by tests that start `whet` from noth
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import select
 import signal
@@ -65,7 +64,6 @@ class Warm:
         self._modules = modules or MODULES
         self._server: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._sending = multiprocessing.get_context("fork").Lock()
         self._started: list[Process] = []
 
     def start(
@@ -124,9 +122,8 @@ class Warm:
         message = json.dumps(request).encode() + b"\n"
         self.begin()
         assert self._socket is not None
-        with self._sending:
-            sent = socket.send_fds(self._socket, [message], [*streams, told])
-            self._socket.sendall(message[sent:])
+        sent = socket.send_fds(self._socket, [message], [*streams, told])
+        self._socket.sendall(message[sent:])
         os.close(told)
         return os.fdopen(status, "rb", buffering=0)
 
@@ -145,10 +142,7 @@ class Warm:
         self._started.clear()
 
     def begin(self) -> None:
-        """Start the server, unless it has been started: it imports, and nothing waits for it yet.
-
-        Processes that are forked after that may all use it.
-        """
+        """Start the server, unless it has been started: it imports, and nothing waits for it yet."""
         if self._socket is not None:
             return
         self._socket, theirs = socket.socketpair()
