@@ -31,8 +31,8 @@ def install() -> dict[str, str]:
     VENV.make(python, gigabytes=1.5)
     missing: dict[str, str] = {}
     try:
-        VENV.install("installing openenv", *REQUIREMENTS)
         VENV.checkout(SOURCE, COMMIT, *FOLDERS)
+        VENV.install("installing openenv", *REQUIREMENTS)
     except SetupError as error:
         missing["environments"] = str(error)
         say(f"warning: {error}")

@@ -28,8 +28,8 @@ def install() -> dict[str, str]:
     VENV.make(python, gigabytes=1.5)
     missing: dict[str, str] = {}
     try:
-        VENV.install("installing verifiers", *REQUIREMENTS)
         VENV.checkout(SOURCE, COMMIT, "environments")
+        VENV.install("installing verifiers", *REQUIREMENTS)
     except SetupError as error:
         missing["tasksets"] = str(error)
         say(f"warning: {error}")
