@@ -1,9 +1,13 @@
 """What comes back of an episode of verifiers 0.4: which recorded calls become turns, and what is refused."""
 
+import asyncio
+
 import pytest
 
+import whet
 from whet.errors import EnvError, InfraError, ModelError, OverlongPromptError
 from whet.integrations.v1_episode import EpisodeReply, error_of, turns_of
+from whet.rollouts.states import new_state
 from whet.types import Response, ResponseMessage, ResponseTokens, UserMessage
 
 pytest.importorskip("uvicorn")
@@ -86,3 +90,13 @@ def test_the_models_own_error_counts_and_an_overlong_prompt_has_no_reward():
     assert error_of(failed, recorder) is recorder.error
     recorder.error = OverlongPromptError("too long")
     assert type(error_of(failed, recorder)) is ModelError
+
+
+def test_an_episode_that_was_cut_off_has_no_reward():
+    env = whet.load_environment("v1:x", rubric=whet.Rubric(funcs=[lambda state: 1.0]))
+    ended, cut = (new_state({"prompt": [], "answer": "", "info": {}}, None, "m", None) for _ in range(2))
+    ended["v1_result"] = {"reward": 0.5, "metrics": {"m": 2.0}}
+    for state in (ended, cut):
+        asyncio.run(env.rubric.score_rollout(state))
+    assert (ended["reward"], ended["metrics"]["m"]) == (1.5, 2.0)
+    assert (type(cut["error"]), cut["reward"]) == (EnvError, None)

@@ -27,8 +27,10 @@ DATA = {
     "openai/gsm8k": [{"question": "What is 2 + 3?", "answer": "2 + 3 = 5\n#### 5"}],
     "kalomaze/alphabetic-arxiv-authors-it1": [{"names": [f"{a}{b}" for a in ("Ada", "Bob") for b in ("Lee", "Kay")]}],
 }
+NULL = {"agent": {"harness": {"id": "null"}}}
 CASES = {
     "alphabet_sort": {"taskset": {"min_turns": 2, "max_turns": 2, "max_names_per_turn": 2}},
+    "bash_interception": {"env": NULL},
     "code_golf": {},
     "glossary": {},
     "gsm8k": {"taskset": {"split": "train"}},
@@ -36,8 +38,7 @@ CASES = {
     "kuhn_poker": {"agent": "player0"},
     "reverse_text": {},
     "scratchpad": {},
-    "web_search_interception": {},
-    "wordle": {},
+    "web_search_interception": {"env": NULL},
 }
 
 
@@ -210,7 +211,7 @@ def test_an_episode_that_fails_is_an_error_without_a_reward(policy):
 )
 def test_a_mistake_is_one_message(name, kwargs, words):
     with pytest.raises(ConfigError) as raised:
-        play(TASKSETS / name, whet.ScriptedClient(["x"]), **kwargs)
+        play(TASKSETS / name, whet.ScriptedClient(lambda prompt: "x"), **kwargs)
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -222,7 +223,7 @@ def test_a_killed_process_is_an_error_of_its_rollouts_and_is_started_again(polic
             (row,) = env.get_dataset()
             client = whet.ScriptedClient(lambda prompt: env._process._process.kill() or "x")
             lost = await env.rollout(row, client, "m", {})
-            played = await env.rollout(row, whet.ScriptedClient(["x"]), "m", {})
+            played = await env.rollout(row, whet.ScriptedClient(lambda prompt: "x"), "m", {})
             return lost, played
         finally:
             await env.close()
@@ -242,20 +243,21 @@ def test_the_tiny_model_learns_a_taskset(tmp_path):
     (tmp_path / "similar.py").write_text(
         "from difflib import SequenceMatcher\n\n"
         "async def similarity(task, trace):\n"
-        "    return SequenceMatcher(None, trace.last_reply, task.answer).ratio()\n"
+        "    return SequenceMatcher(None, trace.last_reply, task.prompt.split()[-1][::-1]).ratio()\n"
     )
-    words = [{"prompt": word} for word in ("ab", "cd", "xy", "no")]
+    instruction = "Reverse the text. Answer with the reversed text only.\n\n"
+    words = [{"prompt": instruction + word} for word in ("stone", "river", "cloud", "maple")]
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "train.jsonl").write_text("".join(json.dumps(word) + "\n" for word in words))
     args = {
         "python": PYTHON,
         "num_train_examples": 4,
-        "system_prompt": "Reverse the text. Answer with the reversed text only.",
+        "system_prompt": "",
         "taskset": {"dataset_name": "words", "task": {"rewards": {"lcs": {"fn": f"{tmp_path}/similar.py:similarity"}}}},
     }
     config = {
-        "model": "whet/tiny", "max_steps": 8, "batch_size": 32, "rollouts_per_example": 8, "learning_rate": 5e-4,
-        "seed": 0, "runs_directory": str(tmp_path), "sampling": {"max_tokens": 8},
+        "model": "whet/tiny", "max_steps": 10, "batch_size": 32, "rollouts_per_example": 8, "learning_rate": 5e-4,
+        "seed": 0, "runs_directory": str(tmp_path), "sampling": {"max_tokens": 12},
         "env": [{"id": f"v1:{TASKSETS / 'reverse_text'}", "name": "reverse", "args": args}],
     }  # fmt: skip
     path = tmp_path / "reverse.toml"

@@ -155,7 +155,8 @@ def advice_on_requirements(lines: Sequence[str]) -> str:
         with contextlib.suppress(InvalidRequirement):
             wanted = Requirement(line)
             if wanted.name == "verifiers" and not may_be_of_the_contract(wanted):
-                return f" Its package requires {wanted}, and whet replaces verifiers 0.1 only."
+                advice = "whet replaces verifiers 0.1 only; a taskset of 0.4 has the id v1:FOLDER"
+                return f" Its package requires {wanted}, and {advice}."
     return ""
 
 

@@ -60,8 +60,10 @@ class EpisodeRubric(Rubric):
     async def add_scores(self, states: list[State]) -> None:
         await super().add_scores(states)
         for state in states:
-            if state.get("error") is None:
-                result = state[_RESULT]
+            result = state.get(_RESULT)
+            if state.get("error") is None and result is None:
+                state["error"], state["reward"] = EnvError("the episode had not ended, so it has no reward"), None
+            elif state.get("error") is None:
                 state["reward"] += result["reward"]
                 state["metrics"].update(result["metrics"])
 
@@ -94,7 +96,7 @@ class V1Env(MultiTurnEnv):
             requirements: what pip installs beside verifiers, such as the taskset's package.
             python: an interpreter with verifiers and the taskset, in place of an environment that whet makes.
             start_timeout: seconds that the taskset has to be loaded, and to list its tasks.
-            kwargs: arguments of `MultiTurnEnv`; the rubric's rewards are added to those of the taskset.
+            kwargs: arguments of `MultiTurnEnv`; the rewards of a rubric are added to those of the taskset.
         """
         check_values(self, locals(), _EXPECTED)
         if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:
@@ -109,11 +111,15 @@ class V1Env(MultiTurnEnv):
         self._process = V1Process(config, folder, python, requirements, self._key, start_timeout)
         self._examples, self._start_timeout = (num_train_examples, num_eval_examples), start_timeout
         self._rows: list[dict[str, Any]] | None = None
+        rubric = kwargs.pop("rubric", None)
         super().__init__(
             dataset=partial(self._read_rows, held_out=False),
             eval_dataset=partial(self._read_rows, held_out=True) if num_eval_examples > 0 else None,
-            **{"rubric": EpisodeRubric(), **kwargs},
+            rubric=EpisodeRubric(),
+            **kwargs,
         )
+        if rubric is not None:
+            self.add_rubric(rubric)
 
     def set_max_total_completion_tokens(self, max_total_completion_tokens: int) -> None:
         if max_total_completion_tokens > 0:
