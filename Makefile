@@ -56,22 +56,22 @@ parity: install  ## Set up .venv-parity: verifiers 0.1.14, which whet is compare
 	@$(BIN)/python scripts/parity_venv.py
 
 openenv: install  ## Set up .venv-openenv: openenv and its environments, for tests
-	@$(BIN)/python scripts/openenv_venv.py
+	@$(BIN)/python scripts/integration_venvs.py openenv
 
 nemo: install  ## Set up .venv-nemo: nemo-gym, for tests
-	@$(BIN)/python scripts/nemo_venv.py
+	@$(BIN)/python scripts/integration_venvs.py nemo
 
 inspect: install  ## Set up .venv-inspect: inspect-ai and inspect-evals, for tests
-	@$(BIN)/python scripts/inspect_venv.py
+	@$(BIN)/python scripts/integration_venvs.py inspect
 
 trainers: install  ## Set up .venv-trainers: rLLM, verl and SkyRL, for tests
-	@$(BIN)/python scripts/trainers_venv.py
+	@$(BIN)/python scripts/integration_venvs.py trainers
 
 trl: install  ## Set up .venv-trl: trl, for a test
-	@$(BIN)/python scripts/trl_venv.py
+	@$(BIN)/python scripts/integration_venvs.py trl
 
 v1: install  ## Set up .venv-v1: verifiers 0.4 and its tasksets, for tests
-	@$(BIN)/python scripts/v1_venv.py
+	@$(BIN)/python scripts/integration_venvs.py v1
 
 vllm: install  ## Set up .venv-vllm: a vLLM server that computes on the CPU, for tests
 	@$(BIN)/python scripts/vllm_venv.py

@@ -37,7 +37,7 @@ class DigitParser(whet.Parser):
 
 
 def said(completion):
-    return float("7" in (completion[-1]["content"] or ""))
+    return float(any(digit in (completion[-1]["content"] or "") for digit in "13579"))
 
 
 # The seed is one of a sum whose result the model may say: it begins with 3 or 4.

@@ -14,13 +14,6 @@ OPENENV, V1 = ROOT / ".venv-openenv", ROOT / ".venv-v1"
 pytestmark = [pytest.mark.parts, pytest.mark.timeout(900)]
 
 
-def need(venv, stamp, part, made):
-    path = venv / stamp
-    missing = json.loads(path.read_text())["missing"] if path.exists() else {part: "not made yet"}
-    if missing:
-        pytest.skip(f"no {part} in {venv.name} ({missing[part]}); make it with: make {made}")
-
-
 def toml(value):
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name} = {toml(inner)}" for name, inner in value.items()) + "}"
@@ -47,8 +40,8 @@ def rollouts_of(run):
     return [json.loads(line) for line in lines]
 
 
-def test_five_environments_of_openenv_train_in_one_run(tmp_path, monkeypatch):
-    need(OPENENV, "whet-openenv.json", "environments", "openenv")
+def test_five_environments_of_openenv_train_in_one_run(need, tmp_path, monkeypatch):
+    need("openenv", "environments")
     monkeypatch.setenv("TEXTARENA_ENV_ID", "GuessTheNumber-v0")
     monkeypatch.setenv("TEXTARENA_DOWNLOAD_NLTK", "0")
     digits = {"min_digits": 1, "max_digits": 1, "min_terms": 2, "max_terms": 2}
@@ -93,9 +86,9 @@ def load_environment(length: int = 3) -> vf.Environment:
 """
 
 
-def test_environments_of_four_contracts_train_in_one_run(tmp_path, monkeypatch):
-    need(OPENENV, "whet-openenv.json", "environments", "openenv")
-    need(V1, "whet-v1.json", "tasksets", "v1")
+def test_environments_of_four_contracts_train_in_one_run(need, tmp_path, monkeypatch):
+    need("openenv", "environments")
+    need("v1", "tasksets")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "near_words.py").write_text(OLD)
     (tmp_path / "words").mkdir()

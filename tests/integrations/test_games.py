@@ -8,17 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-VENV = ROOT / ".venv-openenv"
 
 
 @pytest.mark.parts
 @pytest.mark.timeout(600)
-def test_tasks_and_games_of_the_real_packages():
-    stamp = VENV / "whet-openenv.json"
-    missing = json.loads(stamp.read_text())["missing"] if stamp.exists() else {"environments": "not made yet"}
-    if missing:
-        pytest.skip(f"no environments in .venv-openenv ({missing['environments']}); make it with: make openenv")
-    command = [VENV / "bin" / "python", Path(__file__).with_name("games_worker.py")]
+def test_tasks_and_games_of_the_real_packages(need):
+    venv = need("openenv", "environments")
+    command = [venv / "bin" / "python", Path(__file__).with_name("games_worker.py")]
     done = subprocess.run(
         [*command, f"{ROOT / 'src'}:{sysconfig.get_path('purelib')}"], capture_output=True, text=True, timeout=500
     )

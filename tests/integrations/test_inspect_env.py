@@ -1,8 +1,9 @@
-"""`inspect:`: tasks of inspect-ai and inspect-evals, played in `.venv-inspect` (`scripts/inspect_venv.py`)."""
+"""`inspect:`: tasks of inspect-ai and inspect-evals, played in `.venv-inspect` (`make inspect`)."""
 
 import json
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from whet.envs.identity.ids import parse_id
 from whet.errors import MissingExtraError
 
 ROOT = Path(__file__).parents[2]
-VENV = ROOT / ".venv-inspect"
 TASKS = Path(__file__).with_name("inspect_tasks.py")
 REFUSED = {
     "in_a_sandbox": "needs a sandbox",
@@ -35,13 +35,14 @@ def test_inspect_is_missing_in_one_line():
             whet.load_environment("inspect:inspect_evals/gsm8k")
 
 
-def play(folder, *jobs):
-    stamp = VENV / "whet-inspect.json"
-    missing = json.loads(stamp.read_text())["missing"] if stamp.exists() else {"inspect-ai": "not made yet"}
-    if missing:
-        pytest.skip(f"no inspect-ai in .venv-inspect ({missing['inspect-ai']}); make it with: make inspect")
+@pytest.fixture
+def play(need, tmp_path):
+    return partial(play_in, need("inspect", "inspect-ai") / "bin" / "python", tmp_path)
+
+
+def play_in(python, folder, *jobs):
     done = subprocess.run(
-        [VENV / "bin" / "python", Path(__file__).with_name("inspect_worker.py")],
+        [python, Path(__file__).with_name("inspect_worker.py")],
         input="".join(f"{json.dumps(job)}\n" for job in jobs),
         cwd=folder, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
@@ -51,9 +52,8 @@ def play(folder, *jobs):
 
 @pytest.mark.parts
 @pytest.mark.timeout(600)
-def test_tasks_run_their_solvers_and_scorers(tmp_path):
+def test_tasks_run_their_solvers_and_scorers(play):
     numbers, said, asked, picked, twice, anew, broken, several, odd, none = play(
-        tmp_path,
         [f"{TASKS}@numbers", {}, ["1"]],
         [f"{TASKS}@conversation", {}, ["1"]],
         [f"{TASKS}@numbers", {"task_args": {"template": "{prompt}?"}, "num_eval_examples": 1}, ["it is 2"]],
@@ -84,10 +84,10 @@ def test_tasks_run_their_solvers_and_scorers(tmp_path):
 
 @pytest.mark.parts
 @pytest.mark.timeout(600)
-def test_what_cannot_be_had_is_refused_by_name(tmp_path):
+def test_what_cannot_be_had_is_refused_by_name(play):
     jobs = [[f"{TASKS}@{name}", {}, ["1"]] for name in REFUSED]
     wrong_score = [f"{TASKS}@several", {"score": "parts"}, ["1"]]
-    *refusals, wrong, nowhere = play(tmp_path, *jobs, wrong_score, ["nowhere/nothing", {}, ["1"]])
+    *refusals, wrong, nowhere = play(*jobs, wrong_score, ["nowhere/nothing", {}, ["1"]])
     for refusal, reason in zip(refusals, REFUSED.values(), strict=True):
         assert reason in refusal
     assert "score should be one of match, includes, parts/long, parts/right" in wrong
@@ -96,12 +96,12 @@ def test_what_cannot_be_had_is_refused_by_name(tmp_path):
 
 @pytest.mark.parts
 @pytest.mark.timeout(600)
-def test_tasks_of_inspect_evals_play_unmodified(tmp_path):
+def test_tasks_of_inspect_evals_play_unmodified(play, tmp_path):
     gsm8k = tmp_path / "openai" / "gsm8k" / "main"
     gsm8k.mkdir(parents=True)
     rows = [{"question": f"What is {n} plus 1?", "answer": f"One more.\n#### {n + 1}"} for n in (1, 2)]
     for split in ("train", "test"):
         (gsm8k / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    ((first, second),) = play(tmp_path, ["inspect_evals/gsm8k", {"task_args": {"fewshot": 0}}, ["ANSWER: 2"]])
+    ((first, second),) = play(["inspect_evals/gsm8k", {"task_args": {"fewshot": 0}}, ["ANSWER: 2"]])
     assert [(row["reward"], row["error"]) for row in (first, second)] == [(1.0, None), (0.0, None)]
     assert "What is 1 plus 1?" in first["texts"][-2]

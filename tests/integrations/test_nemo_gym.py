@@ -1,4 +1,4 @@
-"""`nemo:` against NeMo-Gym's own resources servers, and its agent against `whet env serve` (`scripts/nemo_venv.py`)."""
+"""`nemo:` against NeMo-Gym's own resources servers, and its agent against `whet env serve` (`make nemo`)."""
 
 import contextlib
 import json
@@ -23,11 +23,8 @@ pytestmark = [pytest.mark.parts, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)
-def nemo_gym():
-    stamp = VENV / "whet-nemo.json"
-    missing = json.loads(stamp.read_text())["missing"] if stamp.exists() else {"nemo-gym": "not made yet"}
-    if missing:
-        pytest.skip(f"no nemo-gym in .venv-nemo ({missing['nemo-gym']}); make it with: make nemo")
+def nemo_gym(need):
+    need("nemo", "nemo-gym")
 
 
 def folder_of(name):

@@ -1,4 +1,4 @@
-"""`openenv:` against the servers of OpenEnv's own environments (`scripts/openenv_venv.py`)."""
+"""`openenv:` against the servers of OpenEnv's own environments (`make openenv`)."""
 
 import json
 from pathlib import Path
@@ -16,11 +16,8 @@ pytestmark = [pytest.mark.parts, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)
-def environments():
-    stamp = VENV / "whet-openenv.json"
-    missing = json.loads(stamp.read_text())["missing"] if stamp.exists() else {"environments": "not made yet"}
-    if missing:
-        pytest.skip(f"no environments in .venv-openenv ({missing['environments']}); make it with: make openenv")
+def environments(need):
+    need("openenv", "environments")
 
 
 def id_of(name):

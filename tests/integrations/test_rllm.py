@@ -55,11 +55,8 @@ def test_without_rllm_the_version_that_works_is_named():
 
 
 @pytest.fixture(scope="module")
-def installed():
-    stamp = VENV / "whet-trainers.json"
-    missing = json.loads(stamp.read_text())["missing"] if stamp.exists() else {"all of it": "not made yet"}
-    for name in missing.keys() & {"all of it", "verl", "rllm"}:
-        pytest.skip(f"no rLLM in .venv-trainers ({missing[name]}); make it with: make trainers")
+def installed(need):
+    need("trainers", "rllm", "verl")
 
 
 def run(*command, **env):

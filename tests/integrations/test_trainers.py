@@ -1,6 +1,6 @@
 """`integrations.verl` and `integrations.skyrl`, through the interfaces of the real packages.
 
-Their trainers need a GPU and are not run: whet's engine samples in place of their servers (`scripts/trainers_venv.py`).
+Their trainers need a GPU and are not run: whet's engine samples in place of their servers (`make trainers`).
 """
 
 import importlib
@@ -13,8 +13,6 @@ import pytest
 
 from whet.errors import ConfigError
 
-ROOT = Path(__file__).parents[2]
-VENV = ROOT / ".venv-trainers"
 PATHS = {"verl 0.8": [], "verl 0.9": ["verl-0.9"], "skyrl": ["SkyRL", "SkyRL/skyrl-gym"]}
 
 
@@ -25,16 +23,13 @@ def test_without_the_trainer_the_version_that_works_is_named(name):
 
 
 @pytest.fixture(scope="module", params=PATHS)
-def told(request, tmp_path_factory):
+def told(request, need, tmp_path_factory):
     """16 rollouts of calculator, and each turn that was sampled for them."""
-    stamp = VENV / "whet-trainers.json"
-    missing = json.loads(stamp.read_text())["missing"] if stamp.exists() else {"all of it": "not made yet"}
-    for name in missing.keys() & {"all of it", request.param.partition(" ")[0]}:
-        pytest.skip(f"no {request.param} in .venv-trainers ({missing[name]}); make it with: make trainers")
     out, name = tmp_path_factory.mktemp("told") / "out.json", request.param.partition(" ")[0]
-    path = os.pathsep.join(str(VENV / one) for one in PATHS[request.param])
+    venv = need("trainers", name)
+    path = os.pathsep.join(str(venv / one) for one in PATHS[request.param])
     done = subprocess.run(
-        [VENV / "bin" / "python", Path(__file__).with_name("trainers_worker.py"), name, out],
+        [venv / "bin" / "python", Path(__file__).with_name("trainers_worker.py"), name, out],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         cwd=out.parent,
         capture_output=True,

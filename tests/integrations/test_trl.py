@@ -1,4 +1,4 @@
-"""`integrations.trl`: TRL's `GRPOTrainer` learns from rollouts of an environment of whet (`scripts/trl_venv.py`)."""
+"""`integrations.trl`: TRL's `GRPOTrainer` learns from rollouts of an environment of whet (`make trl`)."""
 
 import json
 import os
@@ -12,7 +12,6 @@ from whet.errors import ConfigError
 from whet.integrations import trl
 
 ROOT = Path(__file__).parents[2]
-VENV = ROOT / ".venv-trl"
 
 
 def env_of(*answers):
@@ -44,13 +43,10 @@ def test_rows_are_the_prompts_of_the_environment():
 
 @pytest.mark.parts
 @pytest.mark.timeout(900)
-def test_trl_learns_an_environment_of_two_turns_with_a_tool(tmp_path):
-    stamp = VENV / "whet-trl.json"
-    missing = json.loads(stamp.read_text())["missing"] if stamp.exists() else {"trl": "not made yet"}
-    if missing:
-        pytest.skip(f"no trl in .venv-trl ({missing['trl']}); make it with: make trl")
+def test_trl_learns_an_environment_of_two_turns_with_a_tool(need, tmp_path):
+    venv = need("trl", "trl")
     worker, out = Path(__file__).with_name("trl_worker.py"), tmp_path / "out.json"
-    command = [VENV / "bin" / "python", worker, "16", out]
+    command = [venv / "bin" / "python", worker, "16", out]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     told = json.loads(out.read_text())

@@ -1,4 +1,4 @@
-"""`v1:` against verifiers 0.4 and the tasksets of its checkout (`scripts/v1_venv.py`), played by whet/tiny."""
+"""`v1:` against verifiers 0.4 and the tasksets of its checkout (`make v1`), played by whet/tiny."""
 
 import asyncio
 import json
@@ -43,11 +43,8 @@ CASES = {
 
 
 @pytest.fixture(autouse=True)
-def tasksets(tmp_path, monkeypatch):
-    stamp = VENV / "whet-v1.json"
-    missing = json.loads(stamp.read_text())["missing"] if stamp.exists() else {"tasksets": "not made yet"}
-    if missing:
-        pytest.skip(f"no tasksets in .venv-v1 ({missing['tasksets']}); make it with: make v1")
+def tasksets(need, tmp_path, monkeypatch):
+    need("v1", "tasksets")
     monkeypatch.chdir(tmp_path)
     for name, rows in DATA.items():
         (tmp_path / name).mkdir(parents=True)

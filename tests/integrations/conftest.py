@@ -1,0 +1,26 @@
+"""The virtual environments of other packages that tests here need (`scripts/integration_venvs.py`)."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+Need = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def need() -> Need:
+    """The folder of `.venv-KIND`, where it holds these parts; else the test is skipped with the reason."""
+
+    def need(kind: str, *parts: str) -> Path:
+        venv = ROOT / f".venv-{kind}"
+        stamp = venv / f"whet-{kind}.json"
+        missing = json.loads(stamp.read_text())["missing"] if stamp.exists() else dict.fromkeys(parts, "not made yet")
+        for part in parts:
+            if part in missing:
+                pytest.skip(f"no {part} in {venv.name} ({missing[part]}); make it with: make {kind}")
+        return venv
+
+    return need
