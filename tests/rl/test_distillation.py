@@ -11,6 +11,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from whet.errors import ConfigError
 from whet.inference.model_names import resolve_model
 from whet.rl.config import RunConfig
 from whet.rl.data.assembly import RewardShaper, assemble
@@ -133,6 +134,19 @@ def test_a_student_comes_to_its_teacher(student: Path, tmp_path: Path) -> None:
     metrics = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
     distances = [line["policy/kl_teacher"] for line in metrics]
     assert sum(distances[-5:]) < 0.5 * sum(distances[:5])
+
+
+def test_a_teacher_of_other_tokens_is_refused_by_name(tmp_path: Path) -> None:
+    teacher = tmp_path / "teacher"
+    shutil.copytree(resolve_model("whet/tiny"), teacher)
+    tokenizer = json.loads((teacher / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = list(vocabulary)[-2:]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (teacher / "tokenizer.json").write_text(json.dumps(tokenizer))
+    chosen = {"optimizer": OptimizerConfig(), "lora": None, "reference": str(teacher), **options(tmp_path)}
+    with pytest.raises(ConfigError, match=f"reference: {teacher} has other tokens"):
+        make_learner(resolve_model("whet/tiny"), **chosen)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Torch and `transformers` are imported inside the functions: importing this modul
 from __future__ import annotations
 
 import ctypes
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -157,6 +158,7 @@ def learner_parts(
     made = _made(model, arch, lora, held_in, load_device, divided=sharding is not None)
     loaded, held, stored_reference = made.model, None, None
     if reference is not None and reference != INITIAL:
+        _check_tokens(model, reference)
         other = _made_reference(reference, load_device, divided=sharding is not None)
         rounded = held_in if other.stored is None else torch.float32  # of what is read later it is rounded then
         held, stored_reference = other_model(other.model, reference, like=loaded, dtype=rounded), other.stored
@@ -235,6 +237,25 @@ def _made_reference(name: str, device: str, *, divided: bool) -> _Made:
         return _made(directory, describe(directory), None, torch.float32, device, divided=divided)
     except ModelLoadError as error:
         raise ModelLoadError(f"[algorithm] reference: {error}") from None
+
+
+def _check_tokens(model: Path, reference: str) -> None:
+    """Raises `ConfigError` where the tokens of one have other ids in the other, as far as both say theirs."""
+    try:
+        files = [directory / "tokenizer.json" for directory in (model, resolve_model(reference))]
+    except ModelLoadError as error:
+        raise ModelLoadError(f"[algorithm] reference: {error}") from None
+    if not all(file.is_file() for file in files):
+        return
+    ours, theirs = (json.loads(file.read_bytes()) for file in files)
+    added = [{one["content"]: one["id"] for one in said.get("added_tokens") or ()} for said in (ours, theirs)]
+    vocabularies = [(said.get("model") or {}).get("vocab") for said in (ours, theirs)]
+    moved = [token for token, number in added[0].items() if added[1].get(token, number) != number]
+    if vocabularies[0] != vocabularies[1] or moved:
+        raise ConfigError(
+            f"[algorithm] reference: {reference} has other tokens than the model that is trained. Probabilities of the "
+            "same tokens are compared, so both need the same tokenizer."
+        )
 
 
 def _set_allocator(*, small: bool) -> None:

@@ -31,6 +31,7 @@ class Case:
     loss: LossConfig = PPO
     groups: tuple = UNEVEN
     replayed: bool = False
+    taught: bool = False  # every other sequence is learned from the reference
     options: dict = dataclasses.field(default_factory=dict)
 
 
@@ -46,6 +47,12 @@ CASES = {
     # AdamW makes a whole step of a gradient that is a rounding error: in some cases it is left out for that.
     "kl to another model": Case(
         3, loss=FAR, options={"optimizer": SGD, "reference": "{models}/llama", "micro_batch_tokens": 20}
+    ),
+    "a teacher beside advantages, one rank without a part": Case(
+        3, loss=FAR, taught=True, groups=((2, 6), (2, 5)), options={"optimizer": SGD, "reference": "{models}/llama"}
+    ),
+    "a teacher without any kl": Case(
+        2, loss=PPO, taught=True, options={"optimizer": SGD, "reference": "{models}/llama", "micro_batch_tokens": 20}
     ),
     "kl to a model of transformers' own forward": Case(2, loss=KL, options={"reference": "{models}/gpt2"}),
     "lora, kl to its base": Case(3, loss=KL, options={"lora": LORA, "reference": "initial", "micro_batch_tokens": 20}),
@@ -73,7 +80,8 @@ def batch_of(case, make_rollouts):
     rng = np.random.default_rng(1)
     advantages = rng.normal(size=len(sequences))
     weights = None if "lora" in case.options else rng.uniform(0.5, 2, len(sequences))
-    return pack(sequences, advantages, weights, range(len(sequences)))
+    taught = [bool(n % 2) for n in range(len(sequences))] if case.taught else None
+    return pack(sequences, advantages, weights, range(len(sequences)), taught)
 
 
 def numbers(named):
