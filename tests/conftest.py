@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -142,6 +143,18 @@ def pytest_collection_finish() -> None:
     """What has been imported stays: the garbage collector need not look at it again in every test."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def loggers_as_before() -> Iterator[None]:
+    """What a command with `-v` sets up is taken back: the next test of this process may read the log."""
+    loggers = [logging.getLogger(name) for name in ("whet", "verifiers")]
+    before = [(logger, list(logger.handlers), logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, handlers, level, propagate in before:
+        logger.handlers[:], logger.propagate = handlers, propagate
+        if logger.level != level:
+            logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

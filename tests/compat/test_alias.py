@@ -265,21 +265,15 @@ def test_what_a_package_replaces_under_verifiers_takes_effect(monkeypatch):
 
 def test_log_lines_of_packages_are_treated_as_those_of_whet(capsys):
     loggers = [logging.getLogger(name) for name in ("whet", "verifiers")]
-    before = [(logger, logger.level, logger.propagate, list(logger.handlers)) for logger in loggers]
-    try:
-        whet.setup_logging("INFO")
-        whet.setup_logging("WARNING")
-        logging.getLogger("verifiers.my_env").warning("of a package")
-        logging.getLogger("verifiers.my_env").info("hidden")
-        assert [len(logger.handlers) - len(kept) for logger, _, _, kept in before] == [1, 1]
-        with whet.log_level("DEBUG"):
-            assert loggers[1].level == logging.DEBUG
-        assert loggers[1].level == logging.WARNING
-    finally:
-        for logger, level, propagate, handlers in before:
-            logger.handlers[:] = handlers
-            logger.setLevel(level)
-            logger.propagate = propagate
+    before = [len(logger.handlers) for logger in loggers]
+    whet.setup_logging("INFO")
+    whet.setup_logging("WARNING")
+    logging.getLogger("verifiers.my_env").warning("of a package")
+    logging.getLogger("verifiers.my_env").info("hidden")
+    assert [len(logger.handlers) - count for logger, count in zip(loggers, before, strict=True)] == [1, 1]
+    with whet.log_level("DEBUG"):
+        assert loggers[1].level == logging.DEBUG
+    assert loggers[1].level == logging.WARNING
     said = capsys.readouterr().err
     assert said.count("verifiers.my_env: of a package") == 1
     assert "hidden" not in said

@@ -192,21 +192,13 @@ def test_missing_keys_are_all_named(monkeypatch):
 
 
 def test_logging_is_set_up_once_and_its_level_can_be_lent(capsys):
-    logger = logging.getLogger("whet")
-    loggers = [logger, logging.getLogger("verifiers")]
-    before = [(one, list(one.handlers), one.level, one.propagate) for one in loggers]
-    try:
-        whet.setup_logging("info")
-        whet.setup_logging("warning")
-        logging.getLogger("whet.test").warning("once")
-        with whet.log_level("ERROR"):
-            logging.getLogger("whet.test").warning("not this")
-        assert capsys.readouterr().err.count("once") == 1
-        assert logger.level == logging.WARNING
-    finally:
-        for one, handlers, level, propagate in before:
-            one.handlers, one.propagate = handlers, propagate
-            one.setLevel(level)
+    whet.setup_logging("info")
+    whet.setup_logging("warning")
+    logging.getLogger("whet.test").warning("once")
+    with whet.log_level("ERROR"):
+        logging.getLogger("whet.test").warning("not this")
+    assert capsys.readouterr().err.count("once") == 1
+    assert logging.getLogger("whet").level == logging.WARNING
 
 
 def test_a_sample_is_printed_with_its_reward_or_error(capsys):
