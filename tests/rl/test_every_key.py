@@ -539,6 +539,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "algorithm.mis_level": InPart(learned, "geometric", (*STEP, "--algorithm.mis_limit", "20")),
     "algorithm.kl_coef": InPart(learned, "0.5", STEP),
     "algorithm.kl_estimator": InPart(learned, "k1", (*STEP, *KL)),
+    "algorithm.kl_in": InPart(learned, "reward", (*STEP, *KL)),
     "algorithm.entropy_coef": InPart(learned, "0.5", STEP),
     "algorithm.reference": InPart(lambda config: made(config, "make_learner")["reference"], "whet/tiny", KL),
     "algorithm.advantage": InPart(assembled, "rloo"),

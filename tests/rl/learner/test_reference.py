@@ -3,6 +3,8 @@
 Estimators worked by hand: p = .5 .2, f = .25 .4, so log(p / f) = ln 2, -ln 2.
 """
 
+import dataclasses
+import itertools
 import math
 import threading
 
@@ -96,6 +98,31 @@ def test_a_thread_for_the_reference_changes_nothing_and_is_not_used_for_weights_
     for name, gradient in gradients(inline).items():
         assert torch.equal(gradient, gradients(beside)[name])
     beside.close()
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+def test_a_kl_in_the_reward_is_that_of_a_token_and_all_later_ones_of_its_sequence(make, batch, estimator):
+    """Formula in a loop: x = log f - log q; k1 = -x, k3 = exp(x) - 1 - x."""
+    learner, plain = make(reference="initial", micro_batch_tokens=12), make()
+    reference_T, advantages_T, total = plain.token_logprobs(batch).astype(float), batch.advantages.astype(float), 0.0
+    for start, stop in itertools.pairwise(batch.cu_seqlens):
+        to_come = 0.0
+        for t in range(stop - 1, start - 1, -1):
+            if batch.trained[t]:
+                x = reference_T[t] - float(batch.logprobs[t])
+                kl = -x if estimator == "k1" else math.exp(x) - 1 - x
+                to_come, total = to_come + kl, total + kl
+                advantages_T[t] -= 0.1 * to_come
+    kl = LossConfig(loss="importance_sampling", kl_coef=0.1, kl_in="reward", kl_estimator=estimator)
+    expected = plain.forward_backward(
+        dataclasses.replace(batch, advantages=advantages_T.astype(np.float32)), LossConfig(loss="importance_sampling")
+    )
+    found = learner.forward_backward(batch, kl)
+    assert found.sums["kl_reference"] == pytest.approx(total, rel=1e-5)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-6)
+    scale = max(gradient.abs().max() for gradient in gradients(plain).values()).item()
+    for name, gradient in gradients(learner).items():
+        torch.testing.assert_close(gradient, gradients(plain)[name], rtol=0, atol=1e-6 * scale)
 
 
 def test_another_model_can_be_the_reference(make, model_dir, batch, tmp_path):

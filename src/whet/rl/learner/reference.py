@@ -15,6 +15,13 @@ Differentiated directly, k1 would have a gradient of mean zero on policy. It is 
 token's reward would be, by the score function: the value is k1, the gradient (log p - log f) grad log p.
 Sources: Schulman 2020, Approximating KL Divergence (the three estimators); Shao et al. 2024 (arXiv:2402.03300; k3 in
 GRPO's loss).
+
+A KL in the reward (`kl_in`) is not differentiated: with q the probability that the token was sampled with in place of
+p, it is taken off the rewards of tokens, and an advantage has that of its token and of all later ones of its sequence:
+
+    A_t - kl_coef * sum over i >= t of KL_i
+
+Sources: Ziegler et al. 2019 (arXiv:1909.08593, equation 2); Hu et al. 2025, REINFORCE++ (arXiv:2501.03262).
 """
 
 from __future__ import annotations
@@ -24,7 +31,9 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -77,3 +86,17 @@ def kl_to_reference(logprobs_N: Tensor, reference_logprobs_N: Tensor, estimator:
         return gap_N + gap_N * (logprobs_N - logprobs_N.detach())
     x_N = reference_logprobs_N - logprobs_N
     return 0.5 * x_N.square() if estimator == "k2" else x_N.expm1() - x_N
+
+
+def sums_to_come(values_N: Tensor, targets_N: NDArray[np.int64], sequence_N: NDArray[np.int32]) -> Tensor:
+    """For each token, the sum over it and all later ones of its sequence.
+
+    `targets_N`: the tokens' places in the batch, in any order; `sequence_N`: of each, the sequence, all of which is
+    there.
+    """
+    order = np.argsort(targets_N)
+    values = values_N.detach().double().cpu().numpy()[order]
+    firsts = np.unique(sequence_N[order], return_index=True)[1]
+    sums = np.empty_like(values)
+    sums[order] = np.concatenate([one[::-1].cumsum()[::-1] for one in np.split(values, firsts[1:])])
+    return torch.from_numpy(sums).to(values_N)

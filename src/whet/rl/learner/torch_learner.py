@@ -34,7 +34,7 @@ from whet.rl.learner.optim import Optimizer, schedule_factor
 from whet.rl.learner.packed_base import described
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams, TokenValues
 from whet.rl.learner.ratio_limits import limited
-from whet.rl.learner.reference import Reference, kl_to_reference
+from whet.rl.learner.reference import Reference, kl_to_reference, sums_to_come
 from whet.rl.learner.saved_state import SavedState, read_state, save_state
 from whet.rl.learner.weights import Weights, forget_published
 from whet.rl.learner.whole import Whole
@@ -112,9 +112,10 @@ class TorchLearner(Learner):
         `sums`: `entropy`; for losses over sampled tokens `kl`, the k3 estimate of KL(sampler || learner), and
         `clipped`, the number of tokens that were dropped or whose ratio was cut, with `tis_limit` and `mis_limit` also
         `truncated` and `masked`, of these the ones by that limit; with `kl_coef`, `kl_reference`, the estimate of
-        KL(learner || reference), and of the `distilled` tokens `kl_teacher`. With dropout the probabilities that are
-        compared are those without it, as engines sample, which takes one more forward pass; gradients have it. Raises
-        `TrainingError` where the loss is not finite, naming the rollouts; all gradients are cleared then.
+        KL(learner || reference), or with `kl_in` = reward of KL(sampler || reference), and of the `distilled` tokens
+        `kl_teacher`. With dropout the probabilities that are compared are those without it, as engines sample, which
+        takes one more forward pass; gradients have it. Raises `TrainingError` where the loss is not finite, naming the
+        rollouts; all gradients are cleared then.
         """
         function, sampled = loss_fn(loss.loss), find(loss.loss, "loss").compares_with_sampler
         output = LossOutput(loss=0.0, tokens=batch.trained_tokens, peak_flops=self._peak_flops)
@@ -136,12 +137,14 @@ class TorchLearner(Learner):
             if whole is not None:
                 logprobs_N, entropies_N = map(_valued, (logprobs_N, entropies_N), whole)
             inputs = self._loss_inputs(batch, micro.layout, logprobs_N)
+            added_N, kl_sums = None, dict[str, float]()
+            if reference_N is not None:
+                inputs, added_N, kl_sums = self._kl_terms(batch, micro.layout, inputs, reference_N, loss)
             terms, limited_tokens = limited(function, inputs, loss)
             _add(output.sums, limited_tokens)
-            if reference_N is not None:
-                added_N, sums = self._kl_terms(batch, micro.layout, logprobs_N, reference_N, loss)
+            _add(output.sums, kl_sums)
+            if added_N is not None:
                 terms = replace(terms, loss_N=terms.loss_N + added_N)
-                _add(output.sums, sums)
             if loss.entropy_coef:
                 terms = replace(terms, loss_N=terms.loss_N - loss.entropy_coef * entropies_N)
             if batch.weights is not None:
@@ -288,12 +291,14 @@ class TorchLearner(Learner):
             return self._pass.logprobs(model, seen)[0]
 
     def _kl_terms(
-        self, batch: PackedBatch, layout: Layout, logprobs_N: Tensor, reference_N: Tensor, loss: LossConfig
-    ) -> tuple[Tensor, dict[str, float]]:
-        """What the KL to the reference adds to the loss, and its sums; tokens that are distilled have the whole KL.
+        self, batch: PackedBatch, layout: Layout, inputs: LossInputs, reference_N: Tensor, loss: LossConfig
+    ) -> tuple[LossInputs, Tensor, dict[str, float]]:
+        """The KL to the reference: in the advantages, or what it adds to the loss; and its sums.
 
-        Theirs is `k1`: the others' gradients are not that of the KL where the two policies are far apart.
+        Tokens that are distilled have the whole KL in their loss. It is `k1`: the others' gradients are not that of the
+        KL where the two policies are far apart.
         """
+        logprobs_N = inputs.logprobs_N
         added_N, sums = torch.zeros_like(logprobs_N), dict[str, float]()
         taught_N = torch.zeros_like(logprobs_N, dtype=torch.bool)
         if batch.distilled is not None:
@@ -301,10 +306,15 @@ class TorchLearner(Learner):
             added_N = kl_to_reference(logprobs_N, reference_N, "k1").masked_fill(~taught_N, 0)
             sums = {"kl_teacher": added_N.detach().sum().item(), "distilled": float(taught_N.sum().item())}
         if loss.kl_coef:
-            kl_N = kl_to_reference(logprobs_N, reference_N, loss.kl_estimator).masked_fill(taught_N, 0)
-            added_N = added_N + loss.kl_coef * kl_N
+            of_N = logprobs_N if loss.kl_in == "loss" else inputs.sampled_logprobs_N
+            kl_N = kl_to_reference(of_N, reference_N, loss.kl_estimator).masked_fill(taught_N, 0)
             sums["kl_reference"] = kl_N.detach().sum().item()
-        return added_N, sums
+            if loss.kl_in == "loss":
+                added_N = added_N + loss.kl_coef * kl_N
+            else:
+                to_come_N = sums_to_come(kl_N, layout.targets, batch.sequence_of_token[layout.targets])
+                inputs = replace(inputs, advantages_N=inputs.advantages_N - loss.kl_coef * to_come_N)
+        return inputs, added_N, sums
 
     def _loss_inputs(self, batch: PackedBatch, layout: Layout, logprobs_N: Tensor) -> LossInputs:
         sequence_N = batch.sequence_of_token[layout.targets]

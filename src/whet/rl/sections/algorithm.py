@@ -21,6 +21,7 @@ CONSTANTS = ("eps_low", "eps_high", "mask_threshold", "mask_penalty", "dro_beta"
 
 PART_OF: dict[str, str] = {
     "kl_estimator": "kl_coef",
+    "kl_in": "kl_coef",
     "mis_level": "mis_limit",
     "tis_level": "tis_limit",
     "length_penalty_start": "length_penalty",
@@ -103,6 +104,11 @@ class LossConfig(StrictModel):
         0.0, ge=0, description="Weight per token of the KL to the reference; 0 = none, and no reference is held."
     )
     kl_estimator: KLEstimator = Field("k3", description="How that KL is estimated from the tokens that were taken.")
+    kl_in: Literal["loss", "reward"] = Field(
+        "loss",
+        description="Where that KL is: added to a token's loss; or taken off the reward of each token, so that its "
+        "advantage has that of all later tokens of its sequence too.",
+    )
     entropy_coef: float = Field(0.0, ge=0, description="Entropy bonus per token: coefficient times nats.")
 
     @model_validator(mode="before")
@@ -147,6 +153,8 @@ class LossConfig(StrictModel):
         return self
 
     def _check_limits(self) -> None:
+        if self.kl_in == "reward" and not algorithms()[self.loss].compares_with_sampler:
+            raise ValueError(f'kl_in = "reward" would have no effect: loss = {self.loss} has no sampler')
         if self.old_logprobs == "sampler":
             algorithms()[self.loss].check_limits(self)
         elif not algorithms()[self.loss].compares_with_sampler:

@@ -20,6 +20,7 @@ MUON, SGD = OptimizerConfig(type="muon"), OptimizerConfig(type="sgd")
 PPO, IMPORTANCE, IMITATION = (LossConfig(loss=loss) for loss in ("ppo", "importance_sampling", "cross_entropy"))
 KL = LossConfig(loss="ppo", kl_coef=0.3, entropy_coef=0.01)
 FAR = LossConfig(loss="ppo", kl_coef=0.1, kl_estimator="k2")  # the exponential of k3 would be of many nats
+REWARD_KL = LossConfig(loss="ppo", kl_coef=0.3, kl_in="reward", kl_estimator="k1")
 UNEVEN = ((6, 9), (1, 5), (2, 4))
 ONE_GROUP = ((3, 9),)
 
@@ -44,6 +45,7 @@ CASES = {
     "an untied head and biases, sgd": Case(2, "llama", IMITATION, options={"optimizer": SGD}),
     "two of three without a part": Case(3, groups=ONE_GROUP, options={"micro_batch_tokens": 20}),
     "kl to the first weights": Case(2, loss=KL, options={"reference": "initial"}),
+    "kl in the reward": Case(2, loss=REWARD_KL, options={"reference": "initial", "micro_batch_tokens": 15}),
     # AdamW makes a whole step of a gradient that is a rounding error: in some cases it is left out for that.
     "kl to another model": Case(
         3, loss=FAR, options={"optimizer": SGD, "reference": "{models}/llama", "micro_batch_tokens": 20}
