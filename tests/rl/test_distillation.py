@@ -127,6 +127,16 @@ def test_a_run_of_both_has_a_curve_for_each_and_resumes_bit_for_bit(student: Pat
 
 
 @pytest.mark.parts
+def test_an_adapter_learns_from_rollouts_of_older_weights(student: Path, tmp_path: Path) -> None:
+    config = run_config(tmp_path, model=str(student), lora={"rank": 4}, max_async_level=1)
+    assert run_training(config, json_output=True).state == "finished"
+    last = json.loads((tmp_path / "r" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["staleness/max"] == 1
+    assert last["policy/kl_teacher"] != 0
+    assert 0 < last["policy/distilled_frac"] < 1
+
+
+@pytest.mark.parts
 def test_a_student_comes_to_its_teacher(student: Path, tmp_path: Path) -> None:
     keys = {"max_steps": 25, "batch_size": 64, "rollouts_per_example": 1, "learning_rate": 5e-4}
     config = run_config(tmp_path, model=str(student), env=ENVIRONMENTS[1:], **keys)

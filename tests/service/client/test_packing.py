@@ -215,6 +215,8 @@ def test_models_of_this_machine(folder: Path) -> None:
     found = packed(RUN.replace("whet/tiny", name))
     assert found.tables["model"] == "models/tiny"
     assert load_run_config(read_back(found, folder / "there")).model == "models/tiny"
+    taught = packed(RUN + f'algorithm = "opd"\n[algorithm]\nreference = "{name}"\n')
+    assert load_run_config(read_back(taught, folder / "taught")).reference == "models/tiny"
     (folder / "checkpoint").mkdir()
     with pytest.raises((ModelLoadError, ConfigError)):
         packed(RUN.replace("whet/tiny", "./checkpoint"))

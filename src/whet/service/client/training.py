@@ -84,9 +84,9 @@ def _submit_code(
     ):
         if reference is not None:
             add_modules(reference, where, files, own)
-    if algorithm.kl_coef and algorithm.reference != INITIAL:
+    if config.reference is not None and config.reference != INITIAL:
         where = "[algorithm] reference"
-        tables["algorithm"]["reference"] = submitted_model(algorithm.reference, where, files, service.models, notes)
+        tables["algorithm"]["reference"] = submitted_model(config.reference, where, files, service.models, notes)
 
 
 def _module(env: TrainingEnvConfig) -> str:
