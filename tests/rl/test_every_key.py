@@ -31,6 +31,7 @@ from whet.rl.config import RunConfig, load_run_config
 from whet.rl.data.assembly import Assembled, RewardShaper, assemble
 from whet.rl.data.batch import PackedBatch
 from whet.rl.data.curriculum import DrawnTask, MixedCurriculum
+from whet.rl.data.kl_control import KLController
 from whet.rl.data.passes import passes_over
 from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.make import make_learner
@@ -437,6 +438,13 @@ def passes(config: RunConfig) -> Any:
     ]
 
 
+def controlled(config: RunConfig) -> float:
+    """The weight of the KL after a step in which it was large."""
+    control = KLController(config.algorithm)
+    control.after_step(1.0)
+    return control.algorithm.kl_coef
+
+
 def taught(config: RunConfig) -> Any:
     """Whether the rollouts of its environments are learned from a teacher."""
     shaper = RewardShaper(config.algorithm)
@@ -540,6 +548,8 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "algorithm.kl_coef": InPart(learned, "0.5", STEP),
     "algorithm.kl_estimator": InPart(learned, "k1", (*STEP, *KL)),
     "algorithm.kl_in": InPart(learned, "reward", (*STEP, *KL)),
+    "algorithm.kl_target": InPart(controlled, "0.1", KL),
+    "algorithm.kl_gain": InPart(controlled, "0.5", (*KL, "--algorithm.kl_target", "0.1")),
     "algorithm.entropy_coef": InPart(learned, "0.5", STEP),
     "algorithm.reference": InPart(lambda config: made(config, "make_learner")["reference"], "whet/tiny", KL),
     "algorithm.advantage": InPart(assembled, "rloo"),

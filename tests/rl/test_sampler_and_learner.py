@@ -172,7 +172,15 @@ EVERYTHING = {
 }
 
 
-PASSES = {"minibatches": 2, "epochs": 2, "old_logprobs": "recomputed", "tis_limit": 2.0, "aggregation": "sequence_mean"}
+PASSES = {
+    "minibatches": 2,
+    "epochs": 2,
+    "old_logprobs": "recomputed",
+    "tis_limit": 2.0,
+    "aggregation": "sequence_mean",
+    "kl_in": "reward",
+    "kl_target": 0.01,
+}
 
 
 @pytest.mark.parametrize("passes", [{}, PASSES], ids=["one step", "several steps a batch"])
@@ -183,7 +191,8 @@ def test_with_everything_switched_on_a_resumed_run_is_bit_for_bit_the_uninterrup
         "learner": {"micro_batch_tokens": 64, "activation_checkpointing": True},
     }
     directory, expected = run(models["dense"], sections=sections, **EVERYTHING, **passes)
-    assert (expected[0]["policy/kl_ref"] == 0) == (not passes)
+    assert expected[0]["policy/kl_ref"] == pytest.approx(0, abs=1e-9 if passes else 0)
+    assert [line.get("policy/kl_coef") for line in expected[:2]] == ([0.1, 0.1 * 0.98] if passes else [None, None])
     assert expected[1]["policy/kl_ref"] > 0
     assert abs(expected[0]["policy/kl_engine"]) < 1e-6
     assert {"reward/length_penalty", "reward/repetition_penalty", "reward/shaped_mean"} <= expected[0].keys()

@@ -22,6 +22,8 @@ CONSTANTS = ("eps_low", "eps_high", "mask_threshold", "mask_penalty", "dro_beta"
 PART_OF: dict[str, str] = {
     "kl_estimator": "kl_coef",
     "kl_in": "kl_coef",
+    "kl_target": "kl_coef",
+    "kl_gain": "kl_target",
     "mis_level": "mis_limit",
     "tis_level": "tis_limit",
     "length_penalty_start": "length_penalty",
@@ -208,6 +210,12 @@ class AlgorithmConfig(LossConfig):
         1, ge=1, description="Optimiser steps that one pass over a batch takes, each with its share of the groups."
     )
     epochs: int = Field(1, ge=1, description="Passes over each batch.")
+    kl_target: float | None = Field(
+        None, gt=0, description="KL per token, in nats, that kl_coef follows: it grows above it, and falls below it."
+    )
+    kl_gain: float = Field(
+        0.1, gt=0, le=1, description="How fast: a step changes kl_coef by this times the relative error, at most 0.2."
+    )
     reference: str = Field(
         INITIAL,
         min_length=1,
