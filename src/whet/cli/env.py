@@ -170,6 +170,41 @@ def check(
         raise typer.Exit(1)
 
 
+@app.command("verify")
+def verify(
+    environment: Annotated[str, typer.Argument(metavar="ENV", help="harbor:DIR or harbor:DIR#NAME.")],
+    env_args: Annotated[
+        str, typer.Option("--env-args", "-a", help="Arguments of the environment.", metavar="JSON")
+    ] = "{}",
+    json_output: JsonOption = False,
+) -> None:
+    """Check that each task's own solution has the reward 1, and that doing nothing has less.
+
+    Runs the Dockerfile, the solution and the verifier of each task in sandboxes. Exit code 1 if one does not hold.
+
+    \b
+    Examples:
+      whet env verify harbor:./tasks
+      whet env verify harbor:./tasks#hello --json
+    """
+    from whet.envs.loading import load_environment
+    from whet.integrations.harbor_env import HarborEnv, verify_tasks
+
+    env = load_environment(environment, **json_object("--env-args", env_args))
+    if not isinstance(env, HarborEnv):
+        raise ConfigError(
+            f"environment '{environment}' has no solutions to run: only tasks of Harbor have, harbor:DIR."
+        )
+    results = verify_tasks(env)
+    if json_output:
+        print_json({"ok": all(result.ok for result in results), "tasks": [result.as_dict() for result in results]})
+    else:
+        for result in results:
+            typer.echo(result.describe())
+    if not all(result.ok for result in results):
+        raise typer.Exit(1)
+
+
 @app.command("serve")
 def serve(
     environment: Annotated[str, typer.Argument(metavar="ENV", help="Id of an environment, or a path to one.")],

@@ -7,6 +7,7 @@
     https://host/gsm8k-1.2-py3-none-any.whl#sha256=HASH                 a wheel with these bytes
     git+https://host/gsm8k@COMMIT, gsm8k @ git+https://host/envs@COMMIT#subdirectory=gsm8k    a commit of a repository
     openenv:http://host:8000, openenv:echo_env, nemo:./resources_servers/mcqa, v1:./glossary     of another contract
+    harbor:./tasks, harbor:./tasks#hello                                        tasks of Harbor's format
 
 Everything is ASCII, so no two ids look alike.
 """
@@ -30,6 +31,7 @@ _SCHEMES = ("https://", "http://", "file://")
 MAX_NAME, MAX_OWNER, MAX_VERSION, SHOWN = 64, 39, 64, 200
 FORMS = "NAME, NAME@VERSION, OWNER/NAME, OWNER/NAME@VERSION, a path, or the URL of a wheel or a git commit"
 CONTRACTS = {
+    "harbor": "whet.integrations.harbor_env",
     "inspect": "whet.integrations.inspect_env",
     "nemo": "whet.integrations.nemo_env",
     "openenv": "whet.integrations.openenv_env",

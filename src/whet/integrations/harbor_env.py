@@ -1,0 +1,350 @@
+"""`HarborEnv`: tasks of Harbor's format, `harbor:DIR` (a task, or a folder of tasks) or `harbor:DIR#NAME`.
+
+    env = whet.load_environment("harbor:./tasks", max_turns=30)
+
+The model has a shell (`bash`) in a sandbox that the Dockerfile prepared (`harbor_dockerfile.py` says which ones are
+possible), without `tests/` and `solution/`. Once it has answered without a command, the folders of the task are carried
+into a second, fresh sandbox; the first one is gone by then. There `tests/test.sh` runs, and what it writes to
+`/logs/verifier/reward.json` or `reward.txt` is the reward. A verifier that gives none is an error of the rollout.
+
+It deliberately has no images, no compose files, no packages of the system and no other user than the sandbox's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from numbers import Real
+from typing import Any
+
+from whet.decorators import cleanup, stop
+from whet.envs.config.arguments import Check, check_values
+from whet.envs.sandbox_env import SandboxEnv
+from whet.envs.sandboxed.request import CreateSandboxRequest
+from whet.errors import ConfigError, EnvError, Error, SandboxFileError
+from whet.integrations.external_scores import ExternalScoreRubric
+from whet.integrations.harbor_dockerfile import Step
+from whet.integrations.harbor_task import HarborTask, find_tasks
+from whet.parsing import as_number, parse_json
+from whet.rollouts.generate import run_sync
+from whet.rollouts.limits import to_the_end
+from whet.sandboxes.protocol import MIB, ExecResult, Sandbox
+from whet.system.logs import warning_once
+from whet.types import State
+
+_log = logging.getLogger(__name__)
+LOGS, REWARDS, TESTS, SOLUTION = "/logs", "/logs/verifier", "/tests", "/solution"
+CARRY_S = 120.0
+REWARD_BYTES = 64 * 1024
+SHOWN = 600  # characters of a command's output in an error
+# A folder's contents, or a file by its name; 3 where there is neither.
+_PACK = """[ -e "$1" ] || exit 3
+if [ -d "$1" ]; then printf d; cd -- "$1" && exec tar -cf - .; fi
+printf f; cd -- "${1%/*}/" && exec tar -cf - -- "${1##*/}"
+"""
+# Of a file's archive, its own name and no other: what packed it ran where the agent could write to its pipe.
+_UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && shift && exec tar --no-same-owner -xf - -- "$@"'
+_TEST = 'exec bash /tests/test.sh > "$1" 2>&1'
+_EMPTY = 'if [ -d "$1" ]; then find "$1/" -mindepth 1 -delete; else rm -f -- "$1"; fi'
+_REWARD = 'for f in reward.json reward.txt; do if [ -e "$1/$f" ]; then echo "$f"; exec cat -- "$1/$f"; fi; done'
+_EXPECTED: dict[str, tuple[Check, str]] = {"max_carried_mb": (Real, "a number of MiB")}
+
+
+def load_environment(target: str, **kwargs: Any) -> HarborEnv:
+    """The environment `harbor:TARGET`."""
+    return HarborEnv(target, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedPath:
+    """What an agent left at a path: an archive, of a folder's contents or of one file."""
+
+    path: str
+    is_folder: bool
+    archive: bytes
+
+
+class HarborEnv(SandboxEnv):
+    """Tasks of Harbor's format, with a shell for the model."""
+
+    def __init__(
+        self,
+        target: str,
+        max_turns: int = 50,
+        timeout_per_command_seconds: float = 60,
+        max_carried_mb: float = 64,
+        max_output_chars: int | None = 16_000,
+        **kwargs: Any,
+    ) -> None:
+        """Make an environment.
+
+        Args:
+            target: a folder with a task or with tasks, or FOLDER#NAME.
+            max_turns: turns of the model after which a rollout ends, and is graded.
+            timeout_per_command_seconds: a command of the model is ended so long after its start.
+            max_carried_mb: MiB that the verifier is shown of each path; what is more is graded 0.
+            max_output_chars: the middle of a longer answer is left out before the model reads it.
+            kwargs: arguments of `SandboxEnv`, other than datasets and rubric; `network` names the hosts that tasks
+                with a public network may reach, none by default.
+        """
+        check_values(self, locals(), _EXPECTED)
+        if kwargs.setdefault("backend", "bubblewrap") != "bubblewrap":
+            raise ConfigError(f"'harbor:{target}' runs in the bubblewrap sandbox; leave out backend.")
+        self.tasks = find_tasks(target)
+        for task in self.tasks:
+            task.dockerfile.writable[:] = dict.fromkeys([*task.dockerfile.writable, *kwargs.get("writable", ())])
+        self._carried_bytes = int(max_carried_mb * MIB)
+        super().__init__(
+            sandbox_name="harbor",
+            dataset=[
+                {"question": task.instruction, "answer": "", "info": {"task": task.name, "number": number}}
+                for number, task in enumerate(self.tasks)
+            ],
+            rubric=ExternalScoreRubric(harbor_reward),
+            max_turns=max_turns,
+            timeout_per_command_seconds=timeout_per_command_seconds,
+            max_output_chars=max_output_chars,
+            **kwargs,
+        )
+        images = sorted({task.dockerfile.image for task in self.tasks})
+        warning_once(_log, f"'harbor:{target}': this system's programs stand in for {', '.join(images)}.")
+
+    def get_sandbox_request(self, state: State) -> CreateSandboxRequest:
+        return self._request(self._task(state))
+
+    async def setup_state(self, state: State, **kwargs: Any) -> Any:
+        state["working_dir"] = self._task(state).dockerfile.workdir
+        return await super().setup_state(state)
+
+    async def post_sandbox_setup(self, state: State) -> None:
+        await prepare(await self.sandbox_client.sandbox(state["sandbox_id"]), self._task(state))
+
+    @stop
+    async def agent_timeout_reached(self, state: State) -> bool:
+        """`[agent] timeout_sec` of the task has passed: no further turn, and what is there is graded."""
+        began = state["timing"].setup.end
+        return bool(began) and time.time() - began > self._task(state).table.agent.timeout_sec
+
+    async def post_rollout(self, state: State) -> None:
+        if state.get("error") is None and "sandbox_id" in state and self.score_rollouts:
+            box = await self.sandbox_client.sandbox(state["sandbox_id"])
+            state["harbor_carried"] = await self._carry(box, self._task(state))
+
+    @cleanup(priority=-1)  # when the agent's sandbox has ended, so that a rollout never waits with one for another
+    async def grade_rollout(self, state: State) -> None:
+        carried = state.pop("harbor_carried", None)
+        if carried is not None and state.get("error") is None:
+            rewards = await self.grade(self._task(state), carried)
+            state["harbor_reward"] = rewards.pop("reward")
+            state["external_metrics"] = rewards
+
+    async def attempt(self, task: HarborTask, *, solution: bool) -> dict[str, float]:
+        """The rewards of a task after its `solution/solve.sh`, or after nothing was done.
+
+        Raises EnvError when the solution fails, or the verifier gives no reward.
+        """
+        async with self._box(self._request(task, *([SOLUTION] if solution else []))) as box:
+            await prepare(box, task)
+            if solution:
+                if not (task.folder / "solution/solve.sh").is_file():
+                    raise EnvError(f"task {task.name} has no solution/solve.sh")
+                await box.upload(task.folder / "solution", SOLUTION)
+                result = await box.exec(
+                    ["bash", "/solution/solve.sh"],
+                    cwd=task.dockerfile.workdir,
+                    env=task.table.solution.env,
+                    timeout_s=task.table.agent.timeout_sec,
+                )
+                if not result.ok:
+                    raise EnvError(f"task {task.name}: solution/solve.sh: {_said(result)}")
+            carried = await self._carry(box, task)
+        return await self.grade(task, carried)
+
+    async def grade(self, task: HarborTask, carried: list[CarriedPath]) -> dict[str, float]:
+        """What the verifier gives for what an agent left, in a sandbox of its own; `reward` and further numbers.
+
+        Raises EnvError when the verifier cannot be run or gives no reward, SandboxError when the host is at fault.
+        """
+        verifier, log = task.table.verifier, f"{REWARDS}/test-stdout.txt"
+        async with self._box(self._request(task, TESTS)) as box:
+            await prepare(box, task)
+            for one in carried:
+                await _unpack(box, one)
+            for path in (REWARDS, TESTS):
+                await _done(box, ["sh", "-c", _EMPTY, "sh", path])
+            try:
+                await box.upload(task.folder / "tests", TESTS)
+            except SandboxFileError as error:
+                raise EnvError(f"task {task.name}: tests cannot be put into the grading box: {error}") from error
+            result = await box.exec(
+                ["sh", "-c", _TEST, "sh", log],
+                cwd=task.dockerfile.workdir,
+                env=verifier.env,
+                timeout_s=verifier.timeout_sec,
+            )
+            what = f"task {task.name}: tests/test.sh: {result.describe()}"
+            if result.limit is not None:
+                raise EnvError(what)
+            written = await _done(box, ["sh", "-c", _REWARD, "sh", REWARDS])
+            said = await box.exec(["tail", "-c", str(SHOWN), log])
+        try:
+            return _rewards(written.stdout)
+        except ValueError as error:
+            raise EnvError(f"{what}; {error}. It wrote: {said.stdout.strip() or 'nothing'}") from error
+
+    def _task(self, state: State) -> HarborTask:
+        return self.tasks[int(state["info"]["number"])]
+
+    def _request(self, task: HarborTask, *writable: str) -> CreateSandboxRequest:
+        box, request = task.table.environment, self.sandbox_request.model_copy(deep=True)
+        seconds = box.build_timeout_sec + task.table.agent.timeout_sec + task.table.verifier.timeout_sec
+        request.cpu_cores, request.memory_gb, request.disk_size_gb = (
+            box.cpus,
+            box.memory_mb / 1024,
+            box.storage_mb / 1024,
+        )
+        request.timeout_minutes = max(request.timeout_minutes, seconds / 60 + 60)
+        request.environment_vars = {**task.dockerfile.env, **(request.environment_vars or {})}
+        request.network = request.network if box.has_network else []
+        request.writable = [*dict.fromkeys([*task.dockerfile.writable, LOGS, *writable])]
+        return request
+
+    @asynccontextmanager
+    async def _box(self, request: CreateSandboxRequest) -> AsyncIterator[Sandbox]:
+        handle = await self.sandbox_client.create(await self._complete_request(request))
+        try:
+            yield await self.sandbox_client.sandbox(handle.id)
+        finally:
+            await to_the_end(self.sandbox_client.delete(handle.id))
+
+    async def _carry(self, box: Sandbox, task: HarborTask) -> list[CarriedPath]:
+        """Raises SandboxFileError for what is too large or cannot be read: of the agent's doing, and graded 0."""
+        carried = []
+        for path in task.carried:
+            packed = await box.exec(
+                ["sh", "-c", _PACK, "sh", path], timeout_s=CARRY_S, output_bytes=self._carried_bytes
+            )
+            if packed.exit_code == 3 and packed.limit is None:
+                continue  # the agent did not make it
+            if packed.limit is not None or packed.exit_code not in (0, 1):  # 1: it changed while it was read
+                raise SandboxFileError(f"{path} cannot be shown to the verifier: {_said(packed, output=False)}")
+            carried.append(CarriedPath(path, packed.stdout_bytes[:1] == b"d", packed.stdout_bytes[1:]))
+        return carried
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCheck:
+    """The rewards of a task's own solution and of doing nothing; None, with a problem, where there was none."""
+
+    task: str
+    solution: float | None
+    nothing: float | None
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problem and self.solution == 1.0 and self.nothing is not None and self.nothing < 1.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": self.ok}
+
+    def describe(self) -> str:
+        numbers = f"solution {self.solution}, doing nothing {self.nothing}"
+        return f"{'ok    ' if self.ok else 'failed'} {self.task}: {self.problem or numbers}"
+
+
+def verify_tasks(env: HarborEnv) -> list[TaskCheck]:
+    """Attempt each task twice, one after the other: with its solution, and with nothing."""
+
+    async def check(task: HarborTask) -> TaskCheck:
+        rewards: list[float] = []
+        try:
+            for solution in (True, False):
+                rewards.append((await env.attempt(task, solution=solution))["reward"])
+        except (ConfigError, Error) as error:
+            return TaskCheck(task.name, rewards[0] if rewards else None, None, str(error))
+        return TaskCheck(task.name, rewards[0], rewards[1])
+
+    async def check_all() -> list[TaskCheck]:
+        try:
+            return [await check(task) for task in env.tasks]
+        finally:
+            await env.close()
+
+    return run_sync(check_all())
+
+
+def harbor_reward(state: State) -> float:
+    """What the verifier of the task gave."""
+    return float(state["harbor_reward"])
+
+
+async def prepare(box: Sandbox, task: HarborTask) -> None:
+    """Do in a fresh sandbox what the Dockerfile says. Raises ConfigError with the line that fails."""
+    ends = time.monotonic() + task.table.environment.build_timeout_sec
+    await _done(box, ["mkdir", "-p", f"{LOGS}/artifacts", f"{LOGS}/agent", REWARDS])
+    for step in task.dockerfile.steps:
+        if step.command:
+            seconds = max(0.1, ends - time.monotonic())
+            result = await box.exec(step.command, cwd=step.cwd, env=step.env, timeout_s=seconds)
+            if not result.ok:
+                raise task.dockerfile.refuse(step.line, f"RUN failed with {_said(result)}")
+            continue
+        try:
+            await _copy_into(box, step)
+        except SandboxFileError as error:
+            raise task.dockerfile.refuse(step.line, f"COPY failed: {error}") from error
+
+
+async def _copy_into(box: Sandbox, step: Step) -> None:
+    for file in step.files:
+        if file.is_dir():
+            await box.upload(file, step.to)
+            continue
+        is_folder = step.to.endswith("/") or (await box.exec(["test", "-d", step.to])).ok
+        path = f"{step.to.rstrip('/')}/{file.name}" if is_folder else step.to
+        await box.upload(file, path)
+        if file.stat().st_mode & 0o100:
+            await _done(box, ["chmod", "+x", "--", path])
+
+
+async def _unpack(box: Sandbox, one: CarriedPath) -> None:
+    """Raises SandboxFileError for an archive that is none: the agent's doing."""
+    above, _, name = one.path.rpartition("/")
+    folder, names = (one.path, ["."]) if one.is_folder else (above, [name])
+    await _done(box, ["sh", "-c", _EMPTY, "sh", one.path])
+    result = await box.exec(["sh", "-c", _UNPACK, "sh", folder, *names], stdin=one.archive, timeout_s=CARRY_S)
+    if not result.ok:
+        raise SandboxFileError(f"what the agent left at {one.path} cannot be unpacked: {_said(result)}")
+
+
+async def _done(box: Sandbox, command: list[str]) -> ExecResult:
+    """Raises EnvError when a command of ours fails."""
+    result = await box.exec(command, timeout_s=CARRY_S)
+    if not result.ok:
+        raise EnvError(f"sandbox {box.id}: {command[0]} failed: {_said(result)}")
+    return result
+
+
+def _rewards(text: str) -> dict[str, float]:
+    """The rewards in what the verifier left, after the name of its file. Raises ValueError for everything else."""
+    name, _, content = text.partition("\n")
+    if not name:
+        raise ValueError(f"{REWARDS} has neither reward.json nor reward.txt")
+    try:
+        value = float(content) if name == "reward.txt" else parse_json(content, REWARD_BYTES)
+    except ValueError as error:
+        raise ValueError(f"{name} cannot be read: {error}") from error
+    values = value if isinstance(value, dict) else {"reward": value}
+    rewards = {key: number for key, one in values.items() if (number := as_number(one)) is not None}
+    if len(rewards) < len(values) or "reward" not in rewards:
+        raise ValueError(f"{name} has {content.strip()!r:.200}, neither a number nor numbers of which one is 'reward'")
+    return rewards
+
+
+def _said(result: ExecResult, *, output: bool = True) -> str:
+    text = (f"{result.stdout}\n{result.stderr}" if output else result.stderr).strip()
+    return f"{result.describe()}: {text[-SHOWN:]}" if text else result.describe()
