@@ -65,6 +65,7 @@ eval show EVAL
 eval compare EVAL EVAL
 eval report EVAL
 eval export EVAL
+eval rescore EVAL
 gepa list
 gepa run reverse-text -m whet/tiny --dry-run
 env init word-game --path made

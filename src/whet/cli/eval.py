@@ -12,7 +12,16 @@ import typer
 from typer.core import TyperCommand
 
 from whet.cli.options import config_options, spell_out
-from whet.cli.output import JsonOption, Verbose, extra, model_extras, print_json, print_result, set_verbosity
+from whet.cli.output import (
+    JsonOption,
+    Verbose,
+    extra,
+    json_object,
+    model_extras,
+    print_json,
+    print_result,
+    set_verbosity,
+)
 from whet.cli.service.submit import Choices, VariableOption, submit_packed, with_choices
 from whet.cli.sharing.common import login_as_key
 from whet.config import options_of
@@ -177,6 +186,41 @@ def compare_evaluations(
     from whet.evals.printing import print_comparison
 
     print_comparison(comparison, f"{first.name} ({before})", f"{second.name} ({after})", top, differences)
+
+
+@app.command("rescore")
+def rescore_evaluation(
+    path: Annotated[Path, typer.Argument(help="Directory of an evaluation, or its results file.")],
+    environment: Annotated[
+        str | None, typer.Option("--env", help="Id or path of the environment, if not the one it had.", metavar="ENV")
+    ] = None,
+    env_args: Annotated[
+        str | None,
+        typer.Option("--env-args", "-a", help="Arguments of load_environment, if not those it had.", metavar="JSON"),
+    ] = None,
+    top: Annotated[int, typer.Option(min=0, help="Changed rewards to show.")] = 10,
+    json_output: JsonOption = False,
+) -> None:
+    """Score the saved rollouts again with the rubric that the environment has today, and say which rewards changed.
+
+    This writes a new evaluation beside the old one, which stays. The evaluated model is not called, judges are.
+    Exit code 1 if no rollout could be scored. A reward that reads what results do not keep fails its rollout by name.
+
+    \b
+    Examples:
+      whet eval rescore outputs/evals/reverse-text--whet--tiny/1f2e3d4c
+      whet eval rescore outputs/evals/a --env ./environments/word_game --top 50
+    """
+    from whet.evals.printing import print_rescored
+    from whet.evals.stored.rescore import rescore
+
+    result = rescore(path, environment, None if env_args is None else json_object("--env-args", env_args))
+    if json_output:
+        print_json(result.as_dict())
+    else:
+        print_rescored(result, top)
+    if not result.scored:
+        raise typer.Exit(1)
 
 
 @app.command("report")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
@@ -19,6 +19,9 @@ from whet.records.directory import REPORT
 from whet.records.stored import print_list
 from whet.system.console import SafeConsole
 from whet.system.terminal import duration, safe_text
+
+if TYPE_CHECKING:
+    from whet.evals.stored.rescore import Rescored
 
 RIGHT = {"pass@k", "rollouts", "errors", "tokens", "seconds", "cost", "judges"}
 """Columns of numbers."""
@@ -208,6 +211,23 @@ def print_heads(heads: Sequence[StoredHead], console: Console | None = None) -> 
     """The list of saved evaluations, a line each; then how to continue those that did not end."""
     console = console or SafeConsole()
     print_list([_head_cells(head) for head in heads], RIGHT, ((head.fault, head.resume) for head in heads), console)
+
+
+def print_rescored(result: Rescored, top: int, console: Console | None = None) -> None:
+    """How many rewards changed, `top` of them, what could not be scored and why, and where the new evaluation is."""
+    console = console or SafeConsole()
+    kept = f", {result.failed_before} had failed before" if result.failed_before else ""
+    print_fact("rescored", f"{result.scored} of {result.rollouts} rollouts{kept}", console)
+    print_fact("reward", f"{number(result.reward_before, 3)} before, {number(result.reward, 3)} now", console)
+    print_fact("changed", f"{len(result.changed)} of {result.rollouts} rewards", console)
+    for one in result.changed[:top]:
+        attempt = "" if one.rollout is None else f", rollout {one.rollout}"
+        text = f"task {safe_text(one.example_id, 60)}{attempt}: {number(one.before, 3)} -> {number(one.after, 3)}"
+        print_fact("", text, console)
+    for why, examples in result.unscored.items():
+        shown = ", ".join(safe_text(one, 30) for one in list(dict.fromkeys(examples))[:5])
+        print_fact("unscored", f"{len(examples)} rollouts (task {shown}): {safe_text(why, 400)}", console)
+    print_fact("saved", str(result.saved), console, fold=False)
 
 
 def varied_text(varied: Mapping[str, Any]) -> str:

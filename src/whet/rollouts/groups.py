@@ -117,7 +117,7 @@ async def run_group(
             await pace.turn()
         if score:
             async with score_limit or nullcontext():
-                await _score(env, states, independent_scoring)
+                await score_states(env, states, independent_scoring)
         else:
             for state in states:
                 await env.rubric.cleanup(state)
@@ -210,7 +210,8 @@ def _fault_of(value: Any) -> str | None:
     return f"returned a state whose {wrong[0]} is {type(value.get(wrong[0])).__name__}" if wrong else None
 
 
-async def _score(env: RolloutEnv, states: list[State], independent: bool) -> None:
+async def score_states(env: RolloutEnv, states: list[State], independent: bool) -> None:
+    """Score rollouts of a task, each by itself where `independent`; an error of the rubric is that of the rollouts."""
     rubric = env.rubric
     start = time.time()
     for state in states:
