@@ -114,7 +114,7 @@ def read_task(folder: Path) -> HarborTask:
         file = folder / name
         if not file.is_file() or not file.resolve().is_relative_to(folder.resolve()):
             raise ConfigError(f"{file}: a task of Harbor needs this file, and whet plays no task without it.")
-    for name in ("environment/docker-compose.yaml", "tests/Dockerfile", "trajectory.json", "steps"):
+    for name in ("environment/docker-compose.yaml", "trajectory.json", "steps"):
         if (folder / name).exists():
             raise ConfigError(f"{folder / name} is of a kind of task that whet does not play.")
     try:
@@ -123,6 +123,8 @@ def read_task(folder: Path) -> HarborTask:
         raise ConfigError(f"{folder / 'task.toml'}: {'; '.join(map(_problem, error.errors()))}.") from error
     except ValueError as error:
         raise ConfigError(f"{folder / 'task.toml'} cannot be read: {error}.") from error
+    if table.verifier.environment_mode == "separate" and (folder / "tests/Dockerfile").exists():
+        raise ConfigError(f"{folder / 'tests/Dockerfile'}: whet grades in the box of the task's own Dockerfile only.")
     dockerfile = read_dockerfile(folder / "environment/Dockerfile")
     for path in table.artifacts:
         if path.startswith("/logs/artifacts/"):
