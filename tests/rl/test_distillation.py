@@ -12,12 +12,13 @@ import torch
 from pydantic import ValidationError
 
 from whet.errors import ConfigError
+from whet.inference.loading import shares_base
 from whet.inference.model_names import resolve_model
 from whet.rl.config import RunConfig
 from whet.rl.data.assembly import RewardShaper, assemble
 from whet.rl.data.curriculum import DrawnTask
 from whet.rl.data.metrics import without_clock
-from whet.rl.learner.config import LearnerConfig, OptimizerConfig
+from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.loop.group import Group
 from whet.rl.run import run_training
@@ -124,6 +125,46 @@ def test_a_run_of_both_has_a_curve_for_each_and_resumes_bit_for_bit(student: Pat
     assert run_training(config, resume=True, json_output=True).state == "finished"
     resumed = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
     assert list(map(without_clock, resumed)) == list(map(without_clock, expected))
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)])
+def test_an_adapter_teaches_as_the_whole_model_does(tmp_path: Path, lora: LoraConfig | None) -> None:
+    base, config = resolve_model("whet/tiny"), run_config(tmp_path, env=ENVIRONMENTS[1:])
+
+    def learner(lora: LoraConfig | None, reference: str | None) -> Any:
+        return make_learner(base, optimizer=OptimizerConfig(), lora=lora, reference=reference, **options(tmp_path))
+
+    teacher = learner(LoraConfig(rank=3, alpha=5, target_modules=("q_proj", "up_proj")), None)
+    with torch.no_grad():
+        for number, (_, p) in enumerate(teacher.weights.parameters()):
+            p.copy_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(number)))
+    teacher.export(tmp_path / "adapter")
+    teacher.export_merged(tmp_path / "merged")
+    assert [shares_base(str(tmp_path / name), str(base)) for name in ("adapter", "merged")] == [True, False]
+    found = []
+    for name in ("adapter", "merged"):
+        student = learner(lora, str(tmp_path / name))
+        part = assemble(
+            groups()[1:],
+            config.algorithm,
+            RewardShaper(config.algorithm),
+            temperature=1.0,
+            distilled=config.distilled,
+        )
+        sums = student.forward_backward(part.batch, config.algorithm).sums
+        found.append((sums["kl_teacher"], dict(student.weights.parameters())))
+        if name == "adapter" and lora is not None:
+            trained = {id(p) for p in student.weights.model.parameters()}
+            with student._reference.lend() as model:
+                assert {n for n, p in model.named_parameters() if id(p) not in trained} == {
+                    n for n, _ in model.named_parameters() if ".lora_" in n
+                }
+    (of_adapter, adapter), (of_merged, merged) = found
+    assert abs(of_merged) > 0.1
+    assert of_adapter == pytest.approx(of_merged, rel=1e-4)
+    scale = max(float(p.grad.abs().max()) for p in merged.values())
+    for key, p in adapter.items():
+        torch.testing.assert_close(p.grad, merged[key].grad, atol=1e-5 * scale, rtol=0)
 
 
 @pytest.mark.parts

@@ -270,6 +270,14 @@ def base_of_adapter(directory: Path) -> Path | None:
         return resolve_model(base)
 
 
+def shares_base(adapter: str, model: str) -> bool:
+    """Whether `adapter` is one of `model`, as far as this is known without a download."""
+    directory = find_local(adapter)
+    base = None if directory is None else _base_name(directory)
+    ours, theirs = find_local(model), None if base is None else find_local(base)
+    return ours is not None and theirs is not None and ours.resolve() == theirs.resolve()
+
+
 def _base_name(directory: Path) -> str | None:
     """The base model that a PEFT adapter names; None for a directory with a whole model."""
     file = directory / ADAPTER_CONFIG

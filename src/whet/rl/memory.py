@@ -44,7 +44,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from whet.inference.architecture import COPIED, Architecture
-from whet.inference.loading import base_of_adapter
+from whet.inference.loading import base_of_adapter, shares_base
 from whet.inference.model_names import on_this_machine
 from whet.inference.weights.gguf_cache import source_of
 from whet.rl.config import RunConfig
@@ -202,7 +202,8 @@ def memory_parts(arch: Architecture, config: RunConfig, *, on_gpu: bool = False)
     if config.lora is not None and config.engine == "embedded":
         parts |= merging_parts(arch, config, config.inference)
     parts |= learner_parts(arch, config, tokens=config.learner.tokens_at_once, length=most)
-    if config.reference is not None and not (config.lora is not None and config.reference == "initial"):
+    reference, lora = config.reference, config.lora
+    if reference is not None and not (lora and (reference == "initial" or shares_base(reference, config.model))):
         parts["learner: reference"] = parameter_count(arch) * _held_bytes(config)
     return parts
 

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from whet.config import validate
 from whet.errors import ConfigError, ModelLoadError
 from whet.inference.architecture import read_json
 from whet.inference.model_names import ADAPTER_CONFIG, resolve_model
@@ -192,21 +193,45 @@ BEYOND_LORA = ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "
 """Settings of a PEFT adapter that `[lora]` has no keys for."""
 
 
-def begin_with(model: Any, directory: Path, config: LoraConfig) -> None:
+def stored_adapter(
+    model: PreTrainedModel,
+    source: Path,
+    directory: Path,
+    key: str,
+    dtype: torch.dtype,
+    base: Mapping[str, Tensor] | None,
+) -> PreTrainedModel:
+    """`model`, that of `source`, with the adapter in `directory`; `dtype` and `base` as in `LoraWeights`.
+
+    `key` of the config named it. Raises what `begin_with` does.
+    """
+    said = read_json(directory / ADAPTER_CONFIG, "an adapter")
+    names = {"rank": "r", "alpha": "lora_alpha", "use_rslora": "use_rslora", "target_modules": "target_modules"}
+    given = {name: said[theirs] for name, theirs in names.items() if said.get(theirs) is not None}
+    config = validate(LoraConfig, given, f"{key}: {directory / ADAPTER_CONFIG}")
+    adapted = LoraWeights(model, source, config, dtype, base=base)
+    begin_with(adapted._peft, directory, config, key)
+    return adapted.model
+
+
+def frozen_parameters(model: nn.Module) -> dict[str, Tensor]:
+    """Those of a model with an adapter that are not trained, by their names without it."""
+    return {name.replace(".base_layer.", "."): p for name, p in model.named_parameters() if ".lora_" not in name}
+
+
+def begin_with(model: Any, directory: Path, config: LoraConfig, key: str = "[lora] path") -> None:
     """Fill the adapter of a PEFT `model` from `directory`, which has to be exactly what `[lora]` describes.
 
     Raises `ModelLoadError` where the files cannot be read, and `ConfigError` where the adapter is of another kind or
     shape than `config` says.
     """
     if not (directory / ADAPTER_CONFIG).is_file():
-        raise ConfigError(f"[lora] path: {directory} is not an adapter: it has no {ADAPTER_CONFIG}.")
+        raise ConfigError(f"{key}: {directory} is not an adapter: it has no {ADAPTER_CONFIG}.")
     described = read_json(directory / ADAPTER_CONFIG, "an adapter")
     beyond = [name for name in BEYOND_LORA if described.get(name)]
     if described.get("peft_type") != "LORA" or described.get("bias", "none") != "none" or beyond:
         what = ", ".join(beyond) or f"peft_type {described.get('peft_type')!r}, bias {described.get('bias')!r}"
-        raise ConfigError(
-            f"[lora] path: {directory} is not a plain LoRA adapter ({what}), and only those are trained on."
-        )
+        raise ConfigError(f"{key}: {directory} is not a plain LoRA adapter ({what}), and only those are trained on.")
     theirs = {"rank": described.get("r"), "alpha": described.get("lora_alpha")}
     wrong = [f"{name} = {value}" for name, value in theirs.items() if value != getattr(config, name)]
     if (stable := bool(described.get("use_rslora"))) != config.use_rslora:
@@ -215,7 +240,7 @@ def begin_with(model: Any, directory: Path, config: LoraConfig) -> None:
     if not isinstance(targets, list) or set(targets) != set(config.target_modules):
         wrong.append(f"target_modules = {json.dumps(sorted(targets) if isinstance(targets, list) else targets)}")
     if wrong:
-        raise ConfigError(f"[lora] path: {directory} is an adapter of another shape. Set {', '.join(wrong)}.")
+        raise ConfigError(f"{key}: {directory} is an adapter of another shape. Set {', '.join(wrong)}.")
     try:
         tensors = load_file(directory / SAFETENSORS_WEIGHTS_NAME)
     except (OSError, SafetensorError) as error:
@@ -225,7 +250,7 @@ def begin_with(model: Any, directory: Path, config: LoraConfig) -> None:
     if shapes != expected:
         first = min(name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name))
         raise ConfigError(
-            f"[lora] path: {directory} was trained on another model: {first} is {shapes.get(first, 'absent')} there "
+            f"{key}: {directory} was trained on another model: {first} is {shapes.get(first, 'absent')} there "
             f"and {expected.get(first, 'absent')} here."
         )
     set_peft_model_state_dict(model, tensors)

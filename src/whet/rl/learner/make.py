@@ -63,9 +63,9 @@ def make_learner(
     is held in the dtype of the weights that are trained, or of the adapter's base.
     `publish_dtype` and `publish_format` are what engines are given. `threads` sets torch's threads for the whole
     process. `reference` is the policy that a loss with `kl_coef` holds to: "initial" (the weights as they are now; with
-    LoRA the base), or another model by path or name; None where no loss has one. With `reference_thread` it is computed
-    concurrently, in one more thread. Seeds torch's generator, which draws LoRA's first weights and dropout. Raises
-    `ModelLoadError`, and `ConfigError` for a device that is not there or a reference of other tokens.
+    LoRA the base), or another model or adapter by path or name; None where no loss has one. With `reference_thread` it
+    is computed concurrently, in one more thread. Seeds torch's generator, which draws LoRA's first weights and dropout.
+    Raises `ModelLoadError`, and `ConfigError` for a device that is not there or a reference of other tokens.
     """
     import torch
 
@@ -157,13 +157,18 @@ def learner_parts(
     load_device = "cpu" if sharding is not None else device  # ranks bring one layer after the other to their device
     made = _made(model, arch, lora, held_in, load_device, divided=sharding is not None)
     loaded, held, stored_reference = made.model, None, None
-    if reference is not None and reference != INITIAL:
-        _check_tokens(model, reference)
+    adapter_base = None if reference is None or reference == INITIAL else _checked_reference(model, reference)
+    if adapter_base is not None and sharding is not None:
+        raise ConfigError(
+            f"[algorithm] reference: {reference} is an adapter, which is computed with in one process: set "
+            "learner.ranks = 1, or name a folder with the whole model (whet train export RUN --format merged)."
+        )
+    if reference is not None and reference != INITIAL and adapter_base is None:
         other = _made_reference(reference, load_device, divided=sharding is not None)
         rounded = held_in if other.stored is None else torch.float32  # of what is read later it is rounded then
         held, stored_reference = other_model(other.model, reference, like=loaded, dtype=rounded), other.stored
     # One forward pass for both: a reference of another family may be one that only transformers' own knows.
-    own = isinstance(arch, Architecture) and (held is None or reference == INITIAL or _own_forward(reference))
+    own = isinstance(arch, Architecture) and (reference in (None, INITIAL) or _own_forward(adapter_base or reference))
     weights: Weights | None = None
     if lora is not None:
         from whet.rl.learner.lora import LoraWeights
@@ -176,6 +181,11 @@ def learner_parts(
         held, stored_reference = frozen(made.stored.model(), replays=True), made.stored
     elif reference == INITIAL:
         held = frozen_copy(loaded, held_in)
+    if reference is not None and adapter_base is not None:
+        shares = None if lora is None or adapter_base.resolve() != model.resolve() else (lora, loaded)
+        held = other_model(
+            _adapted_reference(reference, adapter_base, held_in, device, shares), reference, like=loaded, dtype=held_in
+        )
     if not own and computation.activation_checkpointing:
         from whet.rl.learner.forward.forward_pass import recompute_layers
 
@@ -239,12 +249,35 @@ def _made_reference(name: str, device: str, *, divided: bool) -> _Made:
         raise ModelLoadError(f"[algorithm] reference: {error}") from None
 
 
-def _check_tokens(model: Path, reference: str) -> None:
-    """Raises `ConfigError` where the tokens of one have other ids in the other, as far as both say theirs."""
+def _adapted_reference(
+    name: str, base: Path, dtype: torch.dtype, device: str, shares: tuple[LoraConfig, PreTrainedModel] | None
+) -> PreTrainedModel:
+    """`base` with the adapter `name`; with `shares` its parameters are those of the model that is trained, by `[lora]`
+    on the same base."""
+    from whet.rl.learner.lora import frozen_parameters, stored_adapter
+
+    lora, trained = shares or (LoraConfig(), None)
+    made = _made(base, describe(base), lora, dtype, device, divided=False)
+    tensors = made.base if trained is None else frozen_parameters(trained)
+    adapted = stored_adapter(made.model, base, resolve_model(name), "[algorithm] reference", dtype, tensors)
+    return adapted.to(device)
+
+
+def _checked_reference(model: Path, reference: str) -> Path | None:
+    """The base of a reference that is an adapter; None of a whole model.
+
+    Raises `ConfigError` where the tokens of one have other ids in the other, as far as both say theirs."""
     try:
-        files = [directory / "tokenizer.json" for directory in (model, resolve_model(reference))]
+        directory = resolve_model(reference)
+        base = base_of_adapter(directory)
+        _check_tokens(model, base or directory, reference)
+        return base
     except ModelLoadError as error:
         raise ModelLoadError(f"[algorithm] reference: {error}") from None
+
+
+def _check_tokens(model: Path, other: Path, reference: str) -> None:
+    files = [directory / "tokenizer.json" for directory in (model, other)]
     if not all(file.is_file() for file in files):
         return
     ours, theirs = (json.loads(file.read_bytes()) for file in files)
@@ -290,9 +323,9 @@ def check_trainable(directory: Path) -> None:
     describe(directory)
 
 
-def _own_forward(model: str | None) -> bool:
+def _own_forward(model: str | Path | None) -> bool:
     """Whether whet's own forward pass knows a model."""
-    return model is not None and isinstance(describe(resolve_model(model)), Architecture)
+    return model is not None and isinstance(describe(resolve_model(str(model))), Architecture)
 
 
 def load_model(directory: Path) -> PreTrainedModel:

@@ -198,7 +198,7 @@ def hold(parameters: Iterable[nn.Parameter], dtype: torch.dtype) -> None:
 
 def put_in(model: nn.Module, base: Mapping[str, Tensor] | None, dtype: torch.dtype) -> None:
     """Give the parameters that are not trained the tensors of `base`, by their names without an adapter's; without
-    `base` `hold` them in `dtype`."""
+    `base` `hold` them in `dtype`. A parameter in `base`, as of another model, is taken itself."""
     if base is None:
         hold((parameter for parameter in model.parameters() if not parameter.requires_grad), dtype)
         return
@@ -209,7 +209,9 @@ def put_in(model: nn.Module, base: Mapping[str, Tensor] | None, dtype: torch.dty
                 continue
             if id(parameter) not in shared:
                 full = f"{prefix}.{name}".removeprefix(".").replace(".base_layer.", ".")
-                shared[id(parameter)] = nn.Parameter(base[full], requires_grad=False)
+                given = base[full]
+                taken = given if isinstance(given, nn.Parameter) else nn.Parameter(given, requires_grad=False)
+                shared[id(parameter)] = taken
             module._parameters[name] = shared[id(parameter)]
 
 

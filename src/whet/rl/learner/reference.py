@@ -3,6 +3,7 @@
     all weights   a frozen copy of the weights the learner began with: 4 more bytes a parameter, 2 in bfloat16
     LoRA          the base with the adapter switched off: no memory at all
     a model       another checkpoint of the same vocabulary, frozen: as much for each of its parameters
+    an adapter    its base, frozen, with it: that of an adapter that is trained is the same memory
 
 Each costs one more forward pass a step. The KL is estimated per token. With p the learner's probability of the token
 that was taken and f that of the reference, x = log f - log p:
@@ -68,7 +69,7 @@ def other_model(
             f"[algorithm] reference: {name} has a vocabulary of {theirs} tokens, the model that is trained "
             f"one of {ours}. Probabilities of the same tokens are compared, so both need the same tokenizer."
         )
-    hold(reference.parameters(), dtype)
+    hold((parameter for name, parameter in reference.named_parameters() if ".lora_" not in name), dtype)
     return frozen(reference, replays=False)
 
 

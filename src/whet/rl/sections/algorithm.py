@@ -219,7 +219,8 @@ class AlgorithmConfig(LossConfig):
     reference: str = Field(
         INITIAL,
         min_length=1,
-        description="What kl_coef holds to: initial (the weights the run began with; with [lora] the base) or a model.",
+        description="What kl_coef holds to, and the teacher of opd: initial (the weights the run began with; with "
+        "[lora] the base), a model, or an adapter, which shares the base that [lora] trains on.",
     )
     reward_clip: tuple[float, float] | None = Field(None, description="Rewards are cut to [low, high] before all else.")
     length_penalty: float = Field(0.0, ge=0, description="Taken off the reward of a rollout that is as long as can be.")
