@@ -123,6 +123,7 @@ SAY = {
     "gepa show none": "there is no search",
     "gepa report none": "there is no search",
     "env install ./nothing": "error: ",
+    "env verify reverse-text": "only tasks of Harbor have",
     "env uninstall word-game": "is installed",
     "env secret set a/b K": "is empty",
     "hub member set o u member": "no hub is set",

@@ -208,3 +208,16 @@ def test_folder_name_and_missing_files(task: Make, tmp_path: Path) -> None:
     (other / "tests/test.sh").unlink()
     with pytest.raises(ConfigError, match=r"other/tests/test.sh: a task of Harbor needs this file"):
         whet.load_environment(f"harbor:{other}")
+
+
+def test_refused_tasks_may_be_left_out(task: Make, caplog: pytest.LogCaptureFixture) -> None:
+    folder = task().parent
+    (task("other") / "tests" / "test.sh").unlink()
+    with pytest.raises(ConfigError, match=r"1 of 2 tasks (.|\n)*leave_out_refused = true plays the others"):
+        whet.load_environment(f"harbor:{folder}")
+    env = whet.load_environment(f"harbor:{folder}", leave_out_refused=True)
+    assert [row["info"]["task"] for row in env.get_dataset()] == ["count"]
+    assert list(env.refused) == ["other"]
+    assert "other/tests/test.sh" in caplog.text
+    with pytest.raises(ConfigError, match="1 of 1 tasks"):
+        whet.load_environment(f"harbor:{folder}#other", leave_out_refused=True)

@@ -27,6 +27,7 @@ from whet.envs.sandboxed.request import CreateSandboxRequest
 from whet.errors import ConfigError, EnvError, Error, SandboxFileError
 from whet.integrations.external_scores import ExternalScoreRubric
 from whet.integrations.harbor_dockerfile import Step
+from whet.integrations.harbor_task import SHOWN as SHOWN_TASKS
 from whet.integrations.harbor_task import HarborTask, find_tasks
 from whet.parsing import as_number, parse_json
 from whet.rollouts.generate import run_sync
@@ -76,6 +77,7 @@ class HarborEnv(SandboxEnv):
         max_turns: int = 50,
         timeout_per_command_seconds: float = 60,
         max_carried_mb: float = 64,
+        leave_out_refused: bool = False,
         max_output_chars: int | None = 16_000,
         **kwargs: Any,
     ) -> None:
@@ -86,6 +88,7 @@ class HarborEnv(SandboxEnv):
             max_turns: turns of the model after which a rollout ends, and is graded.
             timeout_per_command_seconds: a command of the model is ended so long after its start.
             max_carried_mb: MiB that the verifier is shown of each path; what is more is graded 0.
+            leave_out_refused: play a folder's other tasks where some cannot be played, which is an error otherwise.
             max_output_chars: the middle of a longer answer is left out before the model reads it.
             kwargs: arguments of `SandboxEnv`, other than datasets and rubric; `network` names the hosts that tasks
                 with a public network may reach, none by default.
@@ -93,7 +96,9 @@ class HarborEnv(SandboxEnv):
         check_values(self, locals(), _EXPECTED)
         if kwargs.setdefault("backend", "bubblewrap") != "bubblewrap":
             raise ConfigError(f"'harbor:{target}' runs in the bubblewrap sandbox; leave out backend.")
-        self.tasks = find_tasks(target)
+        self.tasks, self.refused = find_tasks(target)
+        if self.refused:
+            self._refuse(target, leave_out=leave_out_refused)
         for task in self.tasks:
             task.dockerfile.writable[:] = dict.fromkeys([*task.dockerfile.writable, *kwargs.get("writable", ())])
         self._carried_bytes = int(max_carried_mb * MIB)
@@ -111,6 +116,16 @@ class HarborEnv(SandboxEnv):
         )
         images = sorted({task.dockerfile.image for task in self.tasks})
         warning_once(_log, f"'harbor:{target}': this system's programs stand in for {', '.join(images)}.")
+
+    def _refuse(self, target: str, *, leave_out: bool) -> None:
+        """Say which tasks cannot be played, and why. Raises ConfigError unless others can and are to be."""
+        listed = "".join(f"\n  {name}: {why}" for name, why in list(self.refused.items())[:SHOWN_TASKS])
+        count = f"{len(self.refused)} of {len(self.refused) + len(self.tasks)}"
+        said = f"'harbor:{target}': {count} tasks cannot be played here, such as these:{listed}"
+        if not self.tasks or not leave_out:
+            others = "\nleave_out_refused = true plays the others." if self.tasks else ""
+            raise ConfigError(said + others)
+        _log.warning("%s", said)
 
     def get_sandbox_request(self, state: State) -> CreateSandboxRequest:
         return self._request(self._task(state))
@@ -257,7 +272,7 @@ class TaskCheck:
 
 
 def verify_tasks(env: HarborEnv) -> list[TaskCheck]:
-    """Attempt each task twice, one after the other: with its solution, and with nothing."""
+    """Attempt each task twice, one after the other: with its solution, and with nothing. What is refused has failed."""
 
     async def check(task: HarborTask) -> TaskCheck:
         rewards: list[float] = []
@@ -270,7 +285,8 @@ def verify_tasks(env: HarborEnv) -> list[TaskCheck]:
 
     async def check_all() -> list[TaskCheck]:
         try:
-            return [await check(task) for task in env.tasks]
+            refused = [TaskCheck(name, None, None, why) for name, why in env.refused.items()]
+            return [*refused, *[await check(task) for task in env.tasks]]
         finally:
             await env.close()
 

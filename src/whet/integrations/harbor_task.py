@@ -92,8 +92,14 @@ class HarborTask:
         return [path for path in paths if not any(path.startswith(f"{other}/") for other in paths)]
 
 
-def find_tasks(target: str) -> list[HarborTask]:
-    """The tasks of DIR, a task or a folder of tasks, or the one of DIR#NAME. Raises WhetError for what cannot be."""
+SHOWN = 20
+
+
+def find_tasks(target: str) -> tuple[list[HarborTask], dict[str, str]]:
+    """The tasks of DIR, a task or a folder of tasks, or the one of DIR#NAME; and why others cannot be played, by name.
+
+    Raises EnvironmentLoadError where there are none at all.
+    """
     text, _, name = (target, "", "") if expanded(target).is_dir() else target.partition("#")
     folder = expanded(text).resolve()
     if not folder.is_dir():
@@ -101,10 +107,16 @@ def find_tasks(target: str) -> list[HarborTask]:
     folders = [folder] if (folder / "task.toml").is_file() else sorted(p.parent for p in folder.glob("*/task.toml"))
     chosen = [one for one in folders if name in ("", one.name)]
     if not chosen:
-        known = ", ".join(one.name for one in folders[:20]) or "none"
+        known = ", ".join(one.name for one in folders[:SHOWN]) or "none"
         what = f"no task '{name}'" if name else "no task.toml, in itself or in the folders below"
         raise EnvironmentLoadError(f"'harbor:{target}': {folder} has {what}. Tasks there: {known}.")
-    return [read_task(one) for one in chosen]
+    tasks, refused = [], {}
+    for one in chosen:
+        try:
+            tasks.append(read_task(one))
+        except ConfigError as error:
+            refused[one.name] = str(error)
+    return tasks, refused
 
 
 def read_task(folder: Path) -> HarborTask:
