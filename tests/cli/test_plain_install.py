@@ -70,6 +70,7 @@ gepa list
 gepa run reverse-text -m whet/tiny --dry-run
 env init word-game --path made
 env check reverse-text --no-sandbox -n 1
+env verify reverse-text --no-sandbox -n 1
 env list
 lab setup workspace
 train configs workspace/configs
@@ -123,7 +124,6 @@ SAY = {
     "gepa show none": "there is no search",
     "gepa report none": "there is no search",
     "env install ./nothing": "error: ",
-    "env verify reverse-text": "only tasks of Harbor have",
     "env uninstall word-game": "is installed",
     "env secret set a/b K": "is empty",
     "hub member set o u member": "no hub is set",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -87,6 +87,8 @@ def _delete_key(environment: str, kind: str, key: str, hub: str | None) -> None:
         connection.send("DELETE", f"/api/v1{wanted.path}/{kind}{path_of(key)}")
     typer.echo(f"{key} of {wanted} is deleted")
 
+
+VERIFY_S = 600.0
 
 app = typer.Typer(rich_markup_mode=None)
 app.add_typer(packages.app)
@@ -172,25 +174,55 @@ def check(
 
 @app.command("verify")
 def verify(
-    environment: Annotated[str, typer.Argument(metavar="ENV", help="harbor:DIR or harbor:DIR#NAME.")],
+    environment: Annotated[str, typer.Argument(metavar="ENV", help="Id of an environment, a path, or harbor:DIR.")],
     env_args: Annotated[
-        str, typer.Option("--env-args", "-a", help="Arguments of the environment.", metavar="JSON")
+        str, typer.Option("--env-args", "-a", help="Arguments of load_environment.", metavar="JSON")
     ] = "{}",
+    tasks: Annotated[int, typer.Option("--num-examples", "-n", help="Held-out tasks to try; -1 for all.")] = -1,
+    timeout: Annotated[float, typer.Option(help="Seconds for all of it.")] = VERIFY_S,
+    sandbox: Annotated[
+        bool,
+        typer.Option(
+            "--sandbox/--no-sandbox",
+            help="Run the package's code in bubblewrap, without network, home or keys; or here, with your rights.",
+        ),
+    ] = True,
     json_output: JsonOption = False,
 ) -> None:
-    """Check that each task's own solution has the reward 1, and that doing nothing has less.
+    """Try every task with its own answer and with answers without merit. Exit code 1 if a task rewards the wrong one.
 
-    Runs the Dockerfile, the solution and the verifier of each task in sandboxes. Exit code 1 if one does not hold.
+    Its own answer should earn full reward; nothing, the prompt, answers of other tasks and other answers without merit
+    should earn less. It says which tasks could not be tried, and why. Of harbor:DIR each task's solution is run, which
+    should have the reward 1, and nothing, which should have less.
 
     \b
     Examples:
-      whet env verify harbor:./tasks
-      whet env verify harbor:./tasks#hello --json
+      whet env verify arithmetic
+      whet env verify ./environments/word_game -n 100 --json
+      whet env verify harbor:./tasks#hello
     """
+    from whet.authoring.review.verify import print_verified, verify_environment
+
+    args = json_object("--env-args", env_args)
+    if environment.startswith("harbor:"):
+        if (tasks, timeout, sandbox) != (-1, VERIFY_S, True):
+            raise ConfigError("-n, --timeout and --no-sandbox are not for harbor:DIR; name one task by #NAME.")
+        _verify_harbor(environment, args, json_output)
+        return
+    result = verify_environment(environment, args, tasks=tasks, timeout_s=timeout, sandbox=sandbox)
+    if json_output:
+        print_json({"ok": not result.faults, **result.as_dict()})
+    else:
+        print_verified(result)
+    if result.faults:
+        raise typer.Exit(1)
+
+
+def _verify_harbor(environment: str, args: dict[str, Any], json_output: bool) -> None:
     from whet.envs.loading import load_environment
     from whet.integrations.harbor_env import HarborEnv, verify_tasks
 
-    env = load_environment(environment, **json_object("--env-args", env_args))
+    env = load_environment(environment, **args)
     if not isinstance(env, HarborEnv):
         raise ConfigError(
             f"environment '{environment}' has no solutions to run: only tasks of Harbor have, harbor:DIR."

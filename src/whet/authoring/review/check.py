@@ -70,8 +70,7 @@ def check_environment(
     if not sandbox:
         findings.append(Finding.of("not-isolated", "the package's code ran here with your rights (--no-sandbox)"))
     deadline = time.monotonic() + timeout_s
-    request = {"environment": _absolute(environment, location), "args": dict(env_args or {}), "tasks": tasks}
-    readable = _readable(folder, location)
+    request, readable = request_for(environment, env_args or {}, tasks)
 
     def ran(what: str, hash_seed: int) -> Ran:
         left = max(0.1, deadline - time.monotonic())
@@ -93,6 +92,13 @@ def check_environment(
         facts = facts_of(first.events)
     excuses = read.settings.ignore if read is not None else {}
     return Report(environment, str(folder or location.path), ordered(findings, excuses), facts)
+
+
+def request_for(environment: str, env_args: Mapping[str, Any], tasks: int) -> tuple[dict[str, Any], list[Path]]:
+    """The request to the process that runs a package's code, and the files that it may read."""
+    location = locate(environment)
+    request = {"environment": _absolute(environment, location), "args": dict(env_args), "tasks": tasks}
+    return request, _readable(project_folder(location.path), location)
 
 
 def facts_of(events: tuple[Event, ...]) -> dict[str, Any]:

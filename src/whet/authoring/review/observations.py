@@ -110,6 +110,16 @@ class BatchStarted(StrictModel):
     probe: Text
 
 
+class Tried(StrictModel):
+    """A task that scripted models attempt; `Rolled.task` is its number."""
+
+    event: Literal["tried"] = "tried"
+    task: int
+    member: Text  # of a group of environments
+    example_id: int | Text
+    answer: Text
+
+
 class Rolled(StrictModel):
     """One rollout of a scripted model."""
 
@@ -147,7 +157,7 @@ class Closed(StrictModel):
 
 
 Event = Annotated[
-    Found | Read | SideEffect | Imported | Loaded | Rows | BatchStarted | Rolled | BatchCost | Halted | Closed,
+    Found | Read | SideEffect | Imported | Loaded | Rows | BatchStarted | Tried | Rolled | BatchCost | Halted | Closed,
     Field(discriminator="event"),
 ]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

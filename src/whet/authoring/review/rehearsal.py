@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from whet.authoring.review import probes
-from whet.authoring.review.observations import BatchCost, BatchStarted, Rolled
+from whet.authoring.review.observations import BatchCost, BatchStarted, Rolled, Tried
 from whet.authoring.review.row_facts import answer_text, most_common_answer, spread_out
 from whet.clients.scripted import ScriptedClient
 from whet.config import StrictModel
-from whet.envs.env_group import environment_of
+from whet.envs.env_group import EnvGroup, environment_of, member_of
 from whet.envs.environment import Environment
 from whet.errors import ModelError
 from whet.parsers.parser import Parser
@@ -39,8 +39,11 @@ class EndlessRollout(ModelError):
 
 
 async def rehearse(env: Environment, dataset: Sequence[Row], count: int, emit: Emit) -> None:
-    """Attempt `count` rows with every probe; a `Rolled` for each rollout, a `BatchCost` for each batch of them."""
+    """Attempt `count` rows (-1 = all) with every probe: a `Rolled` for each rollout, a `BatchCost` for each batch."""
     rows = spread_out(dataset, count)
+    for index, row in enumerate(rows):
+        member = member_of(row) if isinstance(env, EnvGroup) else ""
+        emit(Tried(task=index, member=member, example_id=row["example_id"], answer=answer_text(row)[:1000]))
     most_common = most_common_answer(dataset)
     answers = [answer_text(row) for row in spread_out(dataset, ANSWERS)]
     answers = list(dict.fromkeys(filter(None, answers)))

@@ -88,8 +88,8 @@ def most_common_answer(rows: Sequence[Row]) -> str:
 
 
 def spread_out(rows: Sequence[Row], count: int) -> list[Row]:
-    """`count` rows from all over the split, so that a group of environments is met in all its parts."""
-    count = min(count, len(rows))
+    """`count` rows (-1 = all) from all over the split, so that a group of environments is met in all its parts."""
+    count = min(count, len(rows)) if count >= 0 else len(rows)
     return [rows[index * len(rows) // count] for index in range(count)]
 
 
