@@ -37,7 +37,9 @@ class DigitParser(whet.Parser):
 
 
 def said(completion):
-    return float(any(digit in (completion[-1]["content"] or "") for digit in "13579"))
+    """1 for every second text: of sixteen rollouts some have it, whatever the model says."""
+    texts = [message["content"] or "" for message in completion if message["role"] == "assistant"]
+    return float(sum(map(ord, "".join(texts))) % 2)
 
 
 # The seed is one of a sum whose result the model may say: it begins with 3 or 4.

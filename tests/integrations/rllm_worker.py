@@ -84,7 +84,7 @@ def config():
 
 
 class Compared(whet.SingleTurnEnv):
-    """Rewards the longest answer of a group; the rollouts of every second group fail once."""
+    """Rewards the first rollout of a group most; a rollout of the second group fails once."""
 
     failed = False
 
@@ -94,9 +94,8 @@ class Compared(whet.SingleTurnEnv):
             raise ValueError("the environment broke")
 
 
-def longest(completions):
-    lengths = [len(completion[-1]["content"]) for completion in completions]
-    return [float(length == max(lengths)) + len(lengths) for length in lengths]
+def first(completions):
+    return [float(n == 0) + len(completions) for n in range(len(completions))]
 
 
 def engine():
@@ -123,7 +122,7 @@ def engine():
                 finish_reason=response.message.finish_reason,
             )
 
-    env = Compared(dataset=[{"question": f"Say {n}."} for n in range(3)], rubric=whet.Rubric([longest]))
+    env = Compared(dataset=[{"question": f"Say {n}."} for n in range(3)], rubric=whet.Rubric([first]))
     tasks = rllm.EnvTasks(env, group_size=4, max_retries=0)
     engine = UnifiedWorkflowEngine(rllm.EnvWorkflow, {"tasks": tasks}, Engine(), n_parallel_tasks=2)
     rows = [dict(row) for row in env.get_dataset() for _ in range(4)]
