@@ -21,7 +21,7 @@ ANSWERS = {row["answer"] for row in ROWS}
 
 
 def boxed(text: str) -> list[str]:
-    return re.findall(r"\\boxed\{([^}]*)\}", text)
+    return re.findall(r"\\boxed\{([^{}]*)\}", text)
 
 
 def number_or_full(text: str, answer: str) -> float:
