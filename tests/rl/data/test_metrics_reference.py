@@ -45,6 +45,7 @@ start = 1.0
 end = 0.9
 [algorithm]
 kl_coef = 0.01
+kl_target = 0.02
 reference = "whet/tiny"
 mask_truncated = true
 tis_limit = 2.0
