@@ -90,6 +90,16 @@ def _delete_key(environment: str, kind: str, key: str, hub: str | None) -> None:
 
 VERIFY_S = 600.0
 
+EnvArgsOption = Annotated[str, typer.Option("--env-args", "-a", help="Arguments of load_environment.", metavar="JSON")]
+SandboxOption = Annotated[
+    bool,
+    typer.Option(
+        "--sandbox/--no-sandbox",
+        help="Run the package's code in bubblewrap, without network, home or keys; or here, with your rights.",
+    ),
+]
+TimeoutOption = Annotated[float, typer.Option(help="Seconds for all of it.")]
+
 app = typer.Typer(rich_markup_mode=None)
 app.add_typer(packages.app)
 app.add_typer(version_app, name="version", help="Versions on the hub: list, yank, delete.")
@@ -135,18 +145,10 @@ def init(
 @app.command("check")
 def check(
     environment: Annotated[str, typer.Argument(metavar="ENV", help="Id of an environment, or a path to one.")],
-    env_args: Annotated[
-        str, typer.Option("--env-args", "-a", help="Arguments of load_environment.", metavar="JSON")
-    ] = "{}",
+    env_args: EnvArgsOption = "{}",
     tasks: Annotated[int, typer.Option("--num-examples", "-n", help="Tasks that scripted models attempt.")] = 5,
-    timeout: Annotated[float, typer.Option(help="Seconds for all of it.")] = 300.0,
-    sandbox: Annotated[
-        bool,
-        typer.Option(
-            "--sandbox/--no-sandbox",
-            help="Run the package's code in bubblewrap, without network, home or keys; or here, with your rights.",
-        ),
-    ] = True,
+    timeout: TimeoutOption = 300.0,
+    sandbox: SandboxOption = True,
     json_output: JsonOption = False,
 ) -> None:
     """Review a package and print what to fix. Exit code 1 if there are errors.
@@ -175,18 +177,10 @@ def check(
 @app.command("verify")
 def verify(
     environment: Annotated[str, typer.Argument(metavar="ENV", help="Id of an environment, a path, or harbor:DIR.")],
-    env_args: Annotated[
-        str, typer.Option("--env-args", "-a", help="Arguments of load_environment.", metavar="JSON")
-    ] = "{}",
+    env_args: EnvArgsOption = "{}",
     tasks: Annotated[int, typer.Option("--num-examples", "-n", help="Held-out tasks to try; -1 for all.")] = -1,
-    timeout: Annotated[float, typer.Option(help="Seconds for all of it.")] = VERIFY_S,
-    sandbox: Annotated[
-        bool,
-        typer.Option(
-            "--sandbox/--no-sandbox",
-            help="Run the package's code in bubblewrap, without network, home or keys; or here, with your rights.",
-        ),
-    ] = True,
+    timeout: TimeoutOption = VERIFY_S,
+    sandbox: SandboxOption = True,
     json_output: JsonOption = False,
 ) -> None:
     """Try every task with its own answer and with answers without merit. Exit code 1 if a task rewards the wrong one.
@@ -240,9 +234,7 @@ def _verify_harbor(environment: str, args: dict[str, Any], json_output: bool) ->
 @app.command("serve")
 def serve(
     environment: Annotated[str, typer.Argument(metavar="ENV", help="Id of an environment, or a path to one.")],
-    env_args: Annotated[
-        str, typer.Option("--env-args", "-a", help="Arguments of load_environment.", metavar="JSON")
-    ] = "{}",
+    env_args: EnvArgsOption = "{}",
     host: Annotated[str, typer.Option(help="Address of this machine alone to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
     protocol: Annotated[
