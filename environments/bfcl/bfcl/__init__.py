@@ -14,6 +14,7 @@ from typing import Any
 import whet
 from bfcl.data import questions
 from bfcl.scoring import Call, is_correct, name_of_tool
+from whet.parsing import parse_json
 
 CATEGORIES = (
     *("simple_python", "multiple", "parallel", "parallel_multiple"),
@@ -60,10 +61,10 @@ def make_tasks(categories: Sequence[str], size: int) -> list[dict[str, Any]]:
 
 def calls_of(completion: whet.Messages) -> list[Call] | None:
     """Names and arguments of the calls in a model's turn; None where the arguments of one are no JSON object."""
-    calls = []
+    calls: list[Call] = []
     for call in (completion[-1].get("tool_calls") or []) if completion else []:
         try:
-            arguments = json.loads(call["arguments"])
+            arguments = parse_json(call["arguments"])
         except ValueError:
             return None
         if not isinstance(arguments, dict):

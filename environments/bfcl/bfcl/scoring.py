@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from whet.parsing import as_number
+
 TYPES = {
     "string": str,
     "integer": int,
@@ -72,7 +74,7 @@ def value_is_among(described: Mapping[str, Any], value: Any, possible: Sequence[
     expected = TYPES[described["type"]]
     nested = TYPES[described["items"]["type"]] if described["type"] in ("array", "tuple") else None
     if described["type"] == "float" and type(value) is int:
-        value = float(value)
+        value = as_number(value)  # None of one that no float can hold
     if not has_type(value, possible, expected, nested):
         return False
     if type_of(possible) not in (None, expected) or type(value) is not expected:
@@ -103,9 +105,9 @@ def has_type(value: Any, possible: Sequence[Any], expected: type, nested: type |
     )
 
 
-def is_dict(value: Mapping[str, Any], possible: Any) -> bool:
+def is_dict(value: Any, possible: Any) -> bool:
     """Whether each value is one of its key's, and no key is missing that is not optional."""
-    if not isinstance(possible, Mapping):
+    if not isinstance(value, Mapping) or not isinstance(possible, Mapping):
         return False
     right = all(key in possible and plain(one) in [plain(each) for each in possible[key]] for key, one in value.items())
     return right and all(key in value or OPTIONAL in values for key, values in possible.items())

@@ -75,6 +75,8 @@ def reward(category: str, answer: Any) -> float:
         (call('{"sides": [2.0, 3.5]}', name="area"), 0.0),
         (call("[2.0, 3.5]"), 0.0),
         (call("{"), 0.0),
+        (call('{"sides": ' + "[" * 100_000 + "]" * 100_000 + "}"), 0.0),
+        (call('{"sides": [2.0, 3.5], "unit": ' + "9" * 400 + "}"), 0.0),
         ("7 square metres", 0.0),
     ],
 )
@@ -95,6 +97,15 @@ def test_parallel_calls_are_counted_once_in_any_order() -> None:
     assert is_correct("parallel", [AREA], [second, first], [ANSWER, other])
     assert not is_correct("parallel", [AREA], [second, second], [ANSWER, other])
     assert not is_correct("parallel", [AREA], [first], [ANSWER, other])
+
+
+@pytest.mark.parametrize("value", [10**400, [1], ["a"], [{}], {"x": 1}, None, True])
+def test_values_of_any_type_are_judged(value: Any) -> None:
+    kinds = {"number": {"type": "float"}, "rows": {"type": "array", "items": {"type": "dict"}}}
+    function = {"name": "f", "parameters": {"type": "dict", "properties": kinds, "required": []}}
+    answer = {"f": {"number": [1.0, ""], "rows": [[{"x": [1]}], ""]}}
+    for key in kinds:
+        assert not is_correct("simple_python", [function], [("f", {key: value})], [answer])
 
 
 def test_tools_have_types_of_json_schema() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
@@ -216,12 +216,7 @@ def _verify_harbor(environment: str, args: dict[str, Any], json_output: bool) ->
     from whet.envs.loading import load_environment
     from whet.integrations.harbor_env import HarborEnv, verify_tasks
 
-    env = load_environment(environment, **args)
-    if not isinstance(env, HarborEnv):
-        raise ConfigError(
-            f"environment '{environment}' has no solutions to run: only tasks of Harbor have, harbor:DIR."
-        )
-    results = verify_tasks(env)
+    results = verify_tasks(cast(HarborEnv, load_environment(environment, **args)))
     if json_output:
         print_json({"ok": all(result.ok for result in results), "tasks": [result.as_dict() for result in results]})
     else:
