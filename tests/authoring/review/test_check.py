@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import bfcl.data
 from whet.authoring.review import isolation
 from whet.authoring.review.check import check_environment
 from whet.authoring.review.findings import Report
@@ -34,6 +37,15 @@ def test_good_package_has_no_findings(review: Review) -> None:
     assert (report.facts["train_rows"], report.facts["eval_rows"]) == (20, 10)
 
 
+def test_python_that_is_reached_by_a_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = tmp_path / "bin" / "python3"
+    link.parent.mkdir()
+    link.symlink_to(os.path.realpath(sys.executable))
+    monkeypatch.setattr(sys, "executable", str(link))
+    with isolation._bubblewrap({}, []) as (command, descriptors):
+        subprocess.run([*command, str(link), "-I", "-S", "-c", "pass"], pass_fds=descriptors, check=True)
+
+
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("environments/*/pyproject.toml"))
 SOON = ("code_tests", "reverse_text", "wordle")
 """One turn, several, and sandboxes; what the other packages are reviewed for, their own tests try too."""
@@ -44,6 +56,8 @@ SOON = ("code_tests", "reverse_text", "wordle")
 )
 def test_the_packages_of_this_project_pass(name: str) -> None:
     folder = ROOT / "environments" / name
+    if name == "bfcl":  # a sandbox has no network to fetch it
+        bfcl.data.wheel()
     report = check_environment(str(folder), tasks=1)
     assert [finding for finding in report.findings if finding.severity == "error"] == []
     assert "rollouts" in report.facts or codes(report) == ["unprobed"]

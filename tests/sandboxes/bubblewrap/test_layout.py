@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from whet.sandboxes.bubblewrap.layout import ELSEWHERE, Layout, layouts
+from whet.sandboxes.bubblewrap.layout import ELSEWHERE, Layout, layouts, links_to_python
 
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -95,3 +95,15 @@ def test_the_installer_is_shown_to_a_sandbox_with_a_network_alone(machine: Path)
 def test_what_is_hidden_cannot_be_written_to() -> None:
     layout = Layout((), ("/usr",), "/usr/bin/python3", hidden=("/usr/src",), packages=("/usr/lib/p",))
     assert layout.seal() == ["--remount-ro", "/usr/src", "--remount-ro", "/usr/lib/p"]
+
+
+def test_links_to_python_are_followed_to_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("venv/bin", "home/bin", "opt/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "opt/bin/python3.12").touch()
+    (tmp_path / "home/bin/python3").symlink_to("../../opt/bin/python3.12")
+    (tmp_path / "venv/bin/python3").symlink_to(tmp_path / "home/bin/python3")
+    (tmp_path / "venv/bin/python").symlink_to("python3")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv/bin/python"))
+    found = links_to_python([tmp_path / "venv", tmp_path / "opt"])
+    assert found == [("../../opt/bin/python3.12", tmp_path / "home/bin/python3")]

@@ -51,6 +51,15 @@ with open("../run.json", "w") as file:
 """
 
 
+def test_python_that_is_reached_by_a_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = isolation.choose("bubblewrap")
+    link = tmp_path / "bin" / "python3"
+    link.parent.mkdir()
+    link.symlink_to(os.path.realpath(sys.executable))
+    monkeypatch.setattr(sys, "executable", str(link))
+    assert isolation._problem(chosen) is None
+
+
 def spy(*paths: Path) -> Any:
     return lambda python, job, folder: [str(python), "-I", "-c", SPY, *map(str, paths)]
 

@@ -25,6 +25,7 @@ from whet.authoring.review.observations import EVENT, Event
 from whet.errors import SandboxUnavailableError
 from whet.sandboxes.bubblewrap import cgroups
 from whet.system.children import family, how_it_ended, kill, start, wait_or_kill
+from whet.system.files import user_cache
 from whet.system.memory import memory_share, own_memory
 
 REPORT_BYTES = 64 << 20
@@ -165,6 +166,7 @@ def _bubblewrap(env: dict[str, str], readable: Sequence[Path]) -> Iterator[tuple
     """The command that a program goes behind, and the descriptors that it needs."""
     from whet.sandboxes.bubblewrap.command import OWN_FILES, PATH, SYSTEM_FILES
     from whet.sandboxes.bubblewrap.host import host
+    from whet.sandboxes.bubblewrap.layout import links_to_python
 
     try:
         machine = host()
@@ -185,8 +187,11 @@ def _bubblewrap(env: dict[str, str], readable: Sequence[Path]) -> Iterator[tuple
     for path in SYSTEM_FILES:
         args += ["--ro-bind-try", path, path]
     args += ["--proc", "/proc", "--dev", "/dev", "--size", str(SCRATCH_BYTES), "--tmpfs", "/tmp"]
-    for shown in _shown([*readable, *_python_paths()], machine.layout.directories):
-        args += ["--ro-bind", shown, shown]
+    shown = _shown([*readable, *_python_paths()], machine.layout.directories)
+    for path in shown:
+        args += ["--ro-bind", path, path]
+    for target, link in links_to_python(map(Path, [*shown, *machine.layout.directories])):
+        args += ["--symlink", target, str(link)]
     args += ["--dir", HOME, "--chdir", HOME]
     for folder, inside in _caches().items():
         args += ["--ro-bind-try", str(folder), f"{HOME}/.cache/{inside}"]
@@ -208,7 +213,8 @@ def _caches() -> dict[Path, str]:
     from whet.envs.sandboxed.packages import cache_directory
 
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface", "hub")
-    return {cache_directory(): "whet/packages", hub: "huggingface/hub"}
+    datasets = user_cache("datasets")
+    return {cache_directory(): "whet/packages", datasets: "whet/datasets", hub: "huggingface/hub"}
 
 
 def _python_paths() -> list[Path]:

@@ -114,6 +114,20 @@ def _system(root: Path) -> tuple[list[tuple[str, str]], list[str]]:
     return links, directories
 
 
+def links_to_python(shown: Iterable[Path]) -> list[tuple[str, Path]]:
+    """The links by which this Python is started that lie in none of the folders `shown`: (where to, where it is).
+
+    A virtual environment that was made with `~/.local/bin/python3.12` begins with that link, wherever the program is.
+    """
+    links: list[tuple[str, Path]] = []
+    path, folders = Path(sys.executable).absolute(), list(shown)
+    while path.is_symlink():
+        if not any(path.is_relative_to(folder) for folder in folders):
+            links.append((os.readlink(path), path))
+        path = Path(os.path.normpath(path.parent / os.readlink(path)))
+    return links
+
+
 def _hidden(root: Path) -> list[Path]:
     """Folders of /usr and /usr/local without a standard name, and those that this process imports from or lives in."""
     hidden = []

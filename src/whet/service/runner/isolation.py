@@ -30,6 +30,7 @@ from urllib.request import url2pathname
 import whet
 from whet.errors import SandboxUnavailableError
 from whet.sandboxes.bubblewrap.host import advice
+from whet.sandboxes.bubblewrap.layout import links_to_python
 from whet.sandboxes.bubblewrap.program import programs
 from whet.sandboxes.bubblewrap.users import of_root
 
@@ -106,8 +107,11 @@ class Isolation:
         args += [*memory, "/tmp", *memory, "/dev/shm", "--perms", "1777", "--dir", "/var", *memory, "/var/tmp"]
         args += ["--perms", "0755", "--dir", "/home", *memory, HOME]
         made: set[str] = {"/", "/tmp", "/var", "/home", HOME, "/dev", "/etc", "/usr"}
-        for path in _outer_first([*python_folders(), *view.readable]):
+        shown = _outer_first([*python_folders(), *view.readable])
+        for path in shown:
             args += [*_parents(path, made), "--ro-bind", str(path), str(path)]
+        for target, link in links_to_python([*shown, Path("/usr")]):
+            args += [*_parents(link, made), "--symlink", target, str(link)]
         for path in view.hidden:
             if any(path.is_relative_to(shown) for shown in (Path("/usr"), *python_folders(), *view.readable)):
                 args += ["--perms", "0755", "--tmpfs", str(path)]
