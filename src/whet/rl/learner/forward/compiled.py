@@ -30,7 +30,8 @@ def check_compiler(device: torch.device) -> None:
     try:
         _made(_doubled)(torch.ones(8, device=device))
     except Exception as error:  # of any of torch's compilers
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        lines = [line for line in str(error).splitlines() if line.strip() and not line.endswith("raised:")]
+        reason = lines[0] if lines else type(error).__name__
         raise ConfigError(
             f"[learner] compile = true: torch cannot compile for {device.type} here ({reason}). Set it to false."
         ) from None
