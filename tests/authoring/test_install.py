@@ -175,6 +175,17 @@ def test_what_pip_cannot_find_is_told_in_its_words(whet: Whet) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_setuptools_loads_after_an_install_in_the_same_process(tmp_path: Path) -> None:
+    """Its import hook gives distutils up where pip is looked for, and torch.compile needs setuptools."""
+    pytest.importorskip("setuptools")
+    script = (
+        "from whet.authoring.install import install_environment\nfrom whet.errors import ConfigError\n"
+        "try:\n    install_environment('./nothing-here')\nexcept ConfigError:\n    import setuptools\n    print('loaded')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("loaded\n", "")
+
+
 def test_a_package_for_a_newer_verifiers_is_refused(whet: Whet) -> None:
     done = whet("-m", "whet.cli.main", "env", "install", "./new_env")
     assert done.returncode == 2

@@ -7,8 +7,8 @@ them. whet itself stays the one that runs: all wheels are made first, and one th
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.metadata
-import importlib.util
 import json
 import re
 import subprocess
@@ -84,7 +84,8 @@ def install_environment(
     Raises `ConfigError` where pip cannot, with what it said, where the package wants another `verifiers`, and where a
     wheel has files that are not its own (`wheels.py`).
     """
-    if importlib.util.find_spec("pip") is None:
+    # not importlib.util.find_spec: asked for pip, setuptools takes its distutils back for good, and torch.compile fails
+    if importlib.machinery.PathFinder.find_spec("pip") is None:
         raise ConfigError(f"there is no pip in {sys.prefix}. Add it with: {sys.executable} -m ensurepip")
     base, extras = _divided(target)
     source = _source(base, target)
