@@ -246,28 +246,38 @@ def export(
     path: Annotated[Path, typer.Argument(help="Directory of an evaluation, or its results file.")],
     format: Annotated[
         str,
-        typer.Option("--format", "-f", help="csv, parquet, or hf (for datasets.load_from_disk).", metavar="FORMAT"),
+        typer.Option(
+            "--format", "-f", help="csv, parquet, hf (for datasets.load_from_disk), or sft.", metavar="FORMAT"
+        ),
     ] = "csv",
     to: Annotated[
         Path | None, typer.Option("--to", help="File or, for hf, directory to write; next to the results if absent.")
     ] = None,
+    min_reward: Annotated[
+        float | None, typer.Option("--min-reward", help="sft: rollouts with at least this reward.")
+    ] = None,
+    best_per_example: Annotated[
+        int | None, typer.Option("--best-per-example", min=1, help="sft: so many of each task, by their rewards.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")] = False,
     json_output: JsonOption = False,
 ) -> None:
-    """Write an evaluation's rollouts as one table: CSV, Parquet, or a Hugging Face dataset.
+    """Write an evaluation's rollouts as a table (CSV, Parquet, a Hugging Face dataset), or the good ones to imitate.
 
     Parquet and datasets need: pip install 'whet[datasets]'. In CSV, text that a spreadsheet would run as a formula
-    begins with a ' there.
+    begins with a ' there. sft is JSON lines of conversations, for `whet train sft` and other trainers.
 
     \b
     Examples:
       whet eval export outputs/evals/reverse-text--whet--tiny/1f2e3d4c
       whet eval export outputs/evals/reverse-text--whet--tiny/1f2e3d4c --format parquet --to rollouts.parquet
+      whet eval export tries --format sft --best-per-example 1 --to best.jsonl
     """
     from whet.evals.stored.export import export as write
 
-    exported = write(path, format, to, overwrite=overwrite)
-    print_result({"rollouts": exported.rollouts, "saved": str(exported.path)}, json_output)
+    exported = write(path, format, to, overwrite=overwrite, min_reward=min_reward, best_per_example=best_per_example)
+    said: dict[str, Any] = {"rollouts": exported.rollouts, "saved": str(exported.path)}
+    print_result(said | ({"left out": dict(exported.left_out)} if exported.left_out else {}), json_output)
 
 
 def _evaluate(targets: Sequence[str], given: dict[str, Any], json_output: bool) -> list[EvalSummary]:

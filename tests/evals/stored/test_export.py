@@ -1,4 +1,4 @@
-"""Evaluations for other tools: as a table, a Parquet file and a Hugging Face dataset."""
+"""Evaluations for other tools: a table, a Parquet file, a Hugging Face dataset, conversations to imitate."""
 
 from __future__ import annotations
 
@@ -191,3 +191,28 @@ def test_a_large_evaluation_takes_little_memory(stored: Stored, row: Row) -> Non
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2e6
+
+
+def test_the_best_rollouts_of_each_task_are_conversations_to_imitate(
+    stored: Stored, rows: list[dict[str, Any]], row: Row
+) -> None:
+    tool = {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}
+    rows[1] = {**rows[1], "reward": 1.5, "tool_defs": [tool]}
+    directory = stored([*rows, row(2, 0.5)])
+    exported = export(directory, "sft", best_per_example=1)
+    assert exported.path == directory / "sft.jsonl"
+    assert exported.left_out == {
+        "left out: the rollout failed": 1,
+        "left out: not among the best 1 of their task": 1,
+    }
+    first, second = [json.loads(line) for line in exported.path.read_text().splitlines()]
+    assert (first["reward"], second["reward"], second["example_id"]) == (1.5, 0.5, 2)
+    assert first["tools"] == [{"type": "function", "function": tool}]
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    assert first["completion"][0]["tool_calls"] == [call]
+    assert export(directory, "sft", min_reward=1.0, overwrite=True).rollouts == 2
+    with pytest.raises(RunError, match="no rollout is good enough"):
+        export(directory, "sft", min_reward=2.0, overwrite=True)
+    for format, options in (("sft", {}), ("csv", {"min_reward": 1.0})):
+        with pytest.raises(ConfigError, match="one is needed"):
+            export(directory, format, overwrite=True, **options)

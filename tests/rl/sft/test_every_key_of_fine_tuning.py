@@ -316,6 +316,7 @@ KEYS: dict[str, Differs | Refused] = {
     "data.dataset": Refused("owner/name", "give either path"),
     "data.split": Refused("test", "'test' would have no effect"),
     "data.min_reward": Differs(trained, "0.9", SCORED),
+    "data.best_per_example": Differs(trained, "1", SCORED),
     "data.num_examples": Differs(trained, "3"),
     "data.train_on": Differs(trained, "last"),
     "data.text": Differs(trained, "true", TEXT),
@@ -456,7 +457,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """By the names that stand for them in `KEYS`."""
     rows = {
         "ROWS": [chat(number) for number in range(20)],
-        "SCORED": [{**chat(number + 50), "reward": number / 7} for number in range(7)],
+        "SCORED": [{**chat(number + 50), "reward": number / 7, "example_id": number // 2} for number in range(7)],
         "MORE": [chat(number + 80) for number in range(5)],
         "TEXT": [{"prompt": f"{number} plus 1 is", "completion": f" {number + 1}"} for number in range(9)],
     }

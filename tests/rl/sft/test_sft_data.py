@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from whet.errors import DatasetError
+from whet.evals.stored.export import export
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import SftData, load_data
@@ -92,6 +93,28 @@ def test_good_rollouts_of_an_evaluation_are_kept_and_the_others_counted(
     data = load(evaluation, data={"min_reward": 0.5})
     assert said(data, renderer) == ["good<|im_end|>", "fair<|im_end|>"]
     assert data.notes == ["1 row left out: reward below 0.5", "1 row left out: the rollout failed"]
+
+
+def test_the_best_of_each_task_are_kept_from_an_evaluation_and_from_what_it_exports(
+    load: Load, evaluation: Path, renderer: ChatRenderer, tmp_path: Path
+) -> None:
+    rows = [json.loads(line) for line in (evaluation / "results.jsonl").read_text().splitlines()]
+    tasks = [{**row, "example_id": number % 2, "metrics": {}} for number, row in enumerate(rows)]
+    (evaluation / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tasks))
+    best = load(evaluation, data={"best_per_example": 1})
+    assert said(best, renderer) == ["good<|im_end|>", "bad<|im_end|>"]
+    assert best.notes[-1] == "1 row left out: not among the best 1 of their task"
+    assert said(load(evaluation, data={"best_per_example": 2, "min_reward": 0.5}), renderer) == [
+        "good<|im_end|>",
+        "fair<|im_end|>",
+    ]
+    export(evaluation, "sft", tmp_path / "best.jsonl", best_per_example=1)
+    assert load(tmp_path / "best.jsonl").fingerprint == best.fingerprint
+
+
+def test_rows_that_do_not_say_their_task_have_no_best(load: Load, evaluation: Path) -> None:
+    with pytest.raises(DatasetError, match=r"rollout 1: the best of each task needs rows that say theirs"):
+        load(evaluation, data={"best_per_example": 1})
 
 
 def test_rollouts_are_not_imitated_good_and_bad(load: Load, evaluation: Path) -> None:

@@ -1,4 +1,4 @@
-"""Saved evaluations for other tools: a CSV table, a Parquet file, a Hugging Face dataset.
+"""Saved evaluations for other tools: a CSV table, a Parquet file, a Hugging Face dataset, conversations to imitate.
 
 Rollouts are rows of one table: the same columns for all, each of one type. What a column cannot hold goes to `other`.
 
@@ -16,6 +16,8 @@ Rollouts are rows of one table: the same columns for all, each of one type. What
 | `info`, `tool_defs`, `timing`, `<state column>` | JSON text | as saved |
 | `other` | JSON text | everything else of the row |
 
+`sft` is JSON lines instead, of the rollouts that are good enough (`demonstrations.py`).
+
 Rows are read and written a few at a time, however many there are, and what is
 written appears under its name only when it is whole.
 """
@@ -28,24 +30,26 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from whet.display.text import listed
 from whet.errors import ConfigError, MissingExtraError, RunError
+from whet.evals.stored.demonstrations import write_demonstrations
 from whet.evals.stored.stored import find_results, stream_rows
 from whet.messages import readable_text, whole_characters
 from whet.records.directory import load_metadata
+from whet.rollouts.selection import Selection, select_rollouts
 from whet.types import RolloutOutput
 
 if TYPE_CHECKING:
     import pyarrow
 
 Kind = Literal["integer", "number", "yes or no", "text", "json", "messages"]
-Format = Literal["csv", "parquet", "hf"]
-NAMES: dict[Format, str] = {"csv": "results.csv", "parquet": "results.parquet", "hf": "dataset"}
+Format = Literal["csv", "parquet", "hf", "sft"]
+NAMES: dict[Format, str] = {"csv": "results.csv", "parquet": "results.parquet", "hf": "dataset", "sft": "sft.jsonl"}
 """Names of the files, in the directory of the results, where no target is named."""
 ROWS_AT_ONCE = 256
 RUN_BY_SPREADSHEETS = "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"
@@ -59,27 +63,62 @@ class Exported:
 
     path: Path
     rollouts: int
+    left_out: Mapping[str, int] = field(default_factory=dict)  # how many, by the reason
 
 
-def export(path: Path, format: str, target: Path | None = None, *, overwrite: bool = False) -> Exported:
+def export(
+    path: Path,
+    format: str,
+    target: Path | None = None,
+    *,
+    overwrite: bool = False,
+    min_reward: float | None = None,
+    best_per_example: int | None = None,
+) -> Exported:
     """Write the rollouts of an evaluation in another format.
 
     Args:
         path: The evaluation: its directory or results file.
-        format: `csv`, `parquet` or `hf` (a directory for `datasets.load_from_disk`).
+        format: `csv`, `parquet`, `hf` (a directory for `datasets.load_from_disk`) or `sft`.
         target: File or directory to write; in the directory of the results if it is not given.
         overwrite: Whether a target that is there already may be replaced.
+        min_reward, best_per_example: Of `sft`, which needs one of them: `whet.rollouts.selection.select_rollouts`.
 
-    Raises `ConfigError` for an unknown format, `RunError` where there is no evaluation, a row cannot be read, or the
-    target is there already, and `MissingExtraError` where Parquet or datasets are chosen without their libraries.
+    Raises `ConfigError` for an unknown format and options that it has not, `RunError` where there is no evaluation, a
+    row cannot be read, or the target is there already, and `MissingExtraError` where Parquet or datasets are chosen
+    without their libraries.
     """
     known = get_args(Format)
     if format not in known:
         raise ConfigError(f"format {format!r} is not known; it is one of {', '.join(known)}.")
     form: Format = format  # type: ignore[assignment]
+    if (form == "sft") == (min_reward is None and best_per_example is None):
+        raise ConfigError("--min-reward and --best-per-example say which rollouts --format sft writes: one is needed.")
     directory = find_results(path)
     target = target or directory / NAMES[form]
     _check_target(target, form, overwrite)
+    selection: Selection | None = None
+    if form == "sft":
+        found = ((f"{directory}, rollout {number}", row) for number, row in enumerate(stream_rows(directory), 1))
+        selection = select_rollouts(found, min_reward=min_reward, best_per_example=best_per_example)
+        if not selection.kept:
+            raise RunError(f"{directory}: no rollout is good enough to be written.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        rollouts = _write_table(directory, form, temporary) if selection is None else 0
+        if selection is not None:
+            write_demonstrations(temporary, stream_rows(directory), selection.kept)
+            rollouts = len(selection.kept)
+        if target.is_dir():
+            shutil.rmtree(target)
+        os.replace(temporary, target)
+    finally:
+        _remove(temporary)
+    return Exported(target, rollouts, {} if selection is None else selection.left_out)
+
+
+def _write_table(directory: Path, form: Format, path: Path) -> int:
     state_columns = (load_metadata(directory) or {}).get("state_columns") or ()
     columns = find_columns(stream_rows(directory), state_columns)
     counter = count()
@@ -89,16 +128,8 @@ def export(path: Path, format: str, target: Path | None = None, *, overwrite: bo
         "parquet": write_parquet,
         "hf": write_dataset,
     }
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        writers[form](temporary, columns, rows)
-        if target.is_dir():
-            shutil.rmtree(target)
-        os.replace(temporary, target)
-    finally:
-        _remove(temporary)
-    return Exported(target, next(counter))
+    writers[form](path, columns, rows)
+    return next(counter)
 
 
 def _check_target(target: Path, format: Format, overwrite: bool) -> None:

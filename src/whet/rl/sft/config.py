@@ -34,7 +34,12 @@ class DataConfig(StrictModel):
     dataset: str | None = Field(None, min_length=1, description="Instead of path: a dataset of the Hugging Face hub.")
     split: str = Field("train", min_length=1, description="Split of a dataset that has several.")
     min_reward: float | None = Field(
-        None, description="Keep rows whose reward is at least this; rollouts of an evaluation or a run need it."
+        None,
+        description="Keep rows whose reward is at least this. Rollouts of an evaluation or a run need this or "
+        "best_per_example.",
+    )
+    best_per_example: int | None = Field(
+        None, ge=1, description="Keep so many rows of each task, those with the highest rewards."
     )
     num_examples: int = Field(0, ge=0, description="Use only the first so many rows; 0 uses all.")
     train_on: Literal["assistant", "last"] = Field(

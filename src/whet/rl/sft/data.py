@@ -14,7 +14,6 @@ ends before the row that would exceed it.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -34,6 +33,7 @@ from whet.rl.sft.rows import (
     recorded_tokens,
     text_tokens,
 )
+from whet.rollouts.selection import select_rollouts
 
 if TYPE_CHECKING:
     from whet.inference.rendering.chat_renderer import ChatRenderer
@@ -159,26 +159,19 @@ class _Reader:
 
     def _good(self, source: DataSource, name: str) -> list[Row]:
         """Rows that ended well and earned enough."""
-        least = self._data.min_reward
-        if least is None:
+        least, best = self._data.min_reward, self._data.best_per_example
+        if least is None and best is None:
             if source.rollouts:
                 raise DatasetError(
-                    f"{name} holds rollouts, good and bad. Say which to imitate with [data] min_reward, such as 1.0."
+                    f"{name} holds rollouts, good and bad. Say which to imitate with [data] min_reward, such as 1.0, "
+                    "or best_per_example."
                 )
             return source.rows
-        kept, left = [], Counter[str]()
-        for row in source.rows:
-            if row.fields.get("error") is not None:
-                left["left out: the rollout failed"] += 1
-            elif not isinstance(reward := row.fields.get("reward"), int | float):
-                raise DatasetError(f"{row.where}: [data] min_reward needs rows with a reward, and this one has none")
-            elif reward < least:
-                left[f"left out: reward below {least:g}"] += 1
-            else:
-                kept.append(row)
-        for why, count in left.items():
+        rows = ((row.where, row.fields) for row in source.rows)
+        selection = select_rollouts(rows, min_reward=least, best_per_example=best)
+        for why, count in selection.left_out.items():
             self.note(count, why)
-        return kept
+        return [source.rows[number] for number in selection.kept]
 
     def _sequences(self, row: Row, *, recorded: bool) -> list[TokenSequence]:
         if recorded:
