@@ -180,7 +180,8 @@ def test_setuptools_loads_after_an_install_in_the_same_process(tmp_path: Path) -
     pytest.importorskip("setuptools")
     script = (
         "from whet.authoring.install import install_environment\nfrom whet.errors import ConfigError\n"
-        "try:\n    install_environment('./nothing-here')\nexcept ConfigError:\n    import setuptools\n    print('loaded')\n"
+        "try:\n    install_environment('./nothing-here')\nexcept ConfigError:\n"
+        "    import setuptools\n    print('loaded')\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("loaded\n", "")
