@@ -84,7 +84,7 @@ def install_environment(
     Raises `ConfigError` where pip cannot, with what it said, where the package wants another `verifiers`, and where a
     wheel has files that are not its own (`wheels.py`).
     """
-    # not importlib.util.find_spec: asked for pip, setuptools takes its distutils back for good, and torch.compile fails
+    # not importlib.util.find_spec: it has setuptools take its distutils back for good, and torch.compile fails
     if importlib.machinery.PathFinder.find_spec("pip") is None:
         raise ConfigError(f"there is no pip in {sys.prefix}. Add it with: {sys.executable} -m ensurepip")
     base, extras = _divided(target)

@@ -99,8 +99,8 @@ def export(
     _check_target(target, form, overwrite)
     selection: Selection | None = None
     if form == "sft":
-        found = ((f"{directory}, rollout {number}", row) for number, row in enumerate(stream_rows(directory), 1))
-        selection = select_rollouts(found, min_reward=min_reward, best_per_example=best_per_example)
+        named = ((f"{directory}, rollout {number}", row) for number, row in enumerate(stream_rows(directory), 1))
+        selection = select_rollouts(named, min_reward=min_reward, best_per_example=best_per_example)
         if not selection.kept:
             raise RunError(f"{directory}: no rollout is good enough to be written.")
     target.parent.mkdir(parents=True, exist_ok=True)
