@@ -10,7 +10,7 @@ import importlib.util
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -26,13 +26,13 @@ import whet.rl.run
 from whet.config import all_keys
 from whet.errors import ConfigError, LearnerLostError, TrainingError
 from whet.inference.weights.model_weights import read_checkpoint
-from whet.rl.algorithms import LossTerms
+from whet.rl.algorithms import LossTerms, find
 from whet.rl.config import RunConfig, load_run_config
+from whet.rl.data.adaptive_weights import AdaptiveWeights
 from whet.rl.data.assembly import Assembled, RewardShaper, assemble
 from whet.rl.data.batch import PackedBatch
 from whet.rl.data.curriculum import DrawnTask, MixedCurriculum
-from whet.rl.data.kl_control import KLController
-from whet.rl.data.passes import passes_over
+from whet.rl.data.passes import passes_over, selected
 from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
@@ -217,8 +217,12 @@ def learner_of(config: RunConfig) -> Any:
 def learned(config: RunConfig) -> str:
     """A digest of the weights after four steps, as the run makes and drives its learner."""
     learner = learner_of(config)
+    shown, selects = batch(), find(config.algorithm.loss, "loss").selects
+    if selects is not None:
+        chosen = selected(selects, shown.logprobs, shown, config.algorithm, np.random.default_rng(0))
+        shown = replace(shown, selected=chosen)
     for _ in range(4):
-        loss = learner.forward_backward(batch(), config.algorithm)
+        loss = learner.forward_backward(shown, config.algorithm)
         limit = config.optimizer.max_grad_norm or None
         learner.optim_step(OptimParams(config.learning_rate, loss.tokens, limit))
     with tempfile.TemporaryDirectory() as directory:
@@ -418,6 +422,7 @@ PLAIN_SGD = ("--optimizer.type", "sgd", "--optimizer.max_grad_norm", "0")
 STEP = ("--max_steps", "4", "--learning_rate", "1e-2")
 COSINE = (*STEP, "--optimizer.schedule", "cosine")
 KL = ("--algorithm.kl_coef", "0.5")
+CLIP_COV = ("--algorithm.loss", "clip_cov", "--algorithm.cov_low", "0.1", "--algorithm.cov_share", "0.1")
 LENGTH = ("--algorithm.length_penalty", "0.5", "--algorithm.length_penalty_full", "6")
 REPEATED = ("--algorithm.repetition_penalty", "1", "--algorithm.repetition_ngram", "2")
 
@@ -439,10 +444,10 @@ def passes(config: RunConfig) -> Any:
 
 
 def controlled(config: RunConfig) -> float:
-    """The weight of the KL after a step in which it was large."""
-    control = KLController(config.algorithm)
-    control.after_step(1.0)
-    return control.algorithm.kl_coef
+    """The weights of KL and entropy after a step in which the KL was large and the entropy small."""
+    adaptive = AdaptiveWeights(config.algorithm)
+    adaptive.after_step({"policy/kl_ref": 1.0, "policy/entropy": 0.1})
+    return adaptive.algorithm.kl_coef + adaptive.algorithm.entropy_coef
 
 
 def taught(config: RunConfig) -> Any:
@@ -542,6 +547,10 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "algorithm.mask_threshold": InPart(learned, "0.001", STEP),
     "algorithm.mask_penalty": InPart(learned, "0.5", STEP),
     "algorithm.dro_beta": InPart(learned, "0.9", (*STEP, "--algorithm.loss", "dro")),
+    "algorithm.cov_share": InPart(learned, "0.5", (*STEP, *CLIP_COV)),
+    "algorithm.cov_low": InPart(learned, "0.9", (*STEP, *CLIP_COV)),
+    "algorithm.cov_high": InPart(learned, "0.9", (*STEP, *CLIP_COV)),
+    "algorithm.cov_kl": InPart(learned, "9", (*STEP, "--algorithm.loss", "kl_cov")),
     "algorithm.tis_limit": InPart(learned, "1.01", STEP),
     "algorithm.mis_limit": InPart(learned, "1.01", STEP),
     "algorithm.mis_level": InPart(learned, "geometric", (*STEP, "--algorithm.mis_limit", "20")),
@@ -551,6 +560,8 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "algorithm.kl_target": InPart(controlled, "0.1", KL),
     "algorithm.kl_gain": InPart(controlled, "0.5", (*KL, "--algorithm.kl_target", "0.1")),
     "algorithm.entropy_coef": InPart(learned, "0.5", STEP),
+    "algorithm.entropy_target": InPart(controlled, "0.2"),
+    "algorithm.entropy_step": InPart(controlled, "0.5", ("--algorithm.entropy_target", "0.2")),
     "algorithm.reference": InPart(lambda config: made(config, "make_learner")["reference"], "whet/tiny", KL),
     "algorithm.advantage": InPart(assembled, "rloo"),
     "algorithm.advantage_args": InPart(assembled, "2", OWN_ADVANTAGE, ".weight"),

@@ -24,9 +24,9 @@ from whet.errors import ConfigError
 from whet.inference.loading import context_of
 from whet.inference.protocol import sampling_text
 from whet.rl.config import RunConfig
+from whet.rl.data.adaptive_weights import AdaptiveWeights
 from whet.rl.data.assembly import RewardShaper
 from whet.rl.data.curriculum import Curriculum, Pool
-from whet.rl.data.kl_control import KLController
 from whet.rl.data.metrics import Lengths
 from whet.rl.loop.group import BatchSource, GroupFilter
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv, environment_workers
@@ -112,16 +112,16 @@ class ReinforcementRun(TrainingRun):
     backend: Backend
     source: BatchSource = field(init=False)
     shaper: RewardShaper = field(init=False)
-    kl: KLController = field(init=False)
+    adaptive: AdaptiveWeights = field(init=False)
     workers: WorkerPool | None = None
 
     def _restore(self, step: int, state: dict[str, Any]) -> None:
         self.source, self.shaper = self.make_source(), RewardShaper(self.config.algorithm)
-        self.kl = KLController(self.config.algorithm)
+        self.adaptive = AdaptiveWeights(self.config.algorithm)
         if state:
             self.source.load_state_dict(state, step)
             self.shaper.load_state_dict(state)
-            self.kl.load_state_dict(state)
+            self.adaptive.load_state_dict(state)
 
     def _notes(self) -> Sequence[str]:
         return [*remarks(self.config, self.client.max_context), *_default_limit(self.config)]
@@ -139,7 +139,7 @@ class ReinforcementRun(TrainingRun):
             records=records,
             monitor=self.monitor,
             shaper=self.shaper,
-            kl=self.kl,
+            adaptive=self.adaptive,
             run_blocking=asyncio.to_thread if config.asynchronous or config.ranks > 1 else inline,
             watchdog=self.watchdog,
             memory=self.memory,

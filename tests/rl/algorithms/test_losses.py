@@ -126,7 +126,7 @@ def test_gspo_clips_a_sequence_that_moved_by_a_thousandth():
 
 def test_the_bounds_of_a_loss_are_written_into_the_config_and_those_given_stay():
     bounds = {name: (LossConfig(loss=name).eps_low, LossConfig(loss=name).eps_high) for name in names_of("loss")}
-    clipped = {"ppo": (0.2, 0.2), "grpo": (0.2, 0.2), "gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
+    clipped = {"ppo": (0.2, 0.2), "clip_cov": (0.2, 0.2), "grpo": (0.2, 0.2), "gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
     assert bounds == {name: clipped.get(name, (None, None)) for name in names_of("loss")}
     given = LossConfig(loss="gspo", eps_low=0.2)
     assert given.ratio_bounds == (0.8, 1 + 4e-4)
@@ -179,7 +179,7 @@ OVERFLOW = 120.0  # exp of it is infinite in float32
 @pytest.mark.parametrize("name", RATIO_LOSSES)
 def test_a_token_that_carries_no_loss_has_gradient_zero_where_its_ratio_overflows(name, dtype):
     beyond = OVERFLOW if dtype == torch.float32 else 10 * OVERFLOW
-    clips = name in ("ppo", "grpo", "gspo", "masked_is")
+    clips = name in ("ppo", "clip_cov", "grpo", "gspo", "masked_is")
     advantages = torch.tensor([1.0 if clips else 0.0, 0.0, -1.0, 1.0], dtype=dtype)
     logprobs = torch.tensor([-0.1, -0.1, -0.5, -0.5], dtype=dtype, requires_grad=True)
     sampled = logprobs.detach() - torch.tensor([beyond, beyond, 0, 0], dtype=dtype)

@@ -46,6 +46,7 @@ end = 0.9
 [algorithm]
 kl_coef = 0.01
 kl_target = 0.02
+entropy_target = 0.5
 reference = "whet/tiny"
 mask_truncated = true
 tis_limit = 2.0

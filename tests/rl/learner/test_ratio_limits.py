@@ -162,7 +162,10 @@ def test_a_truncated_infinite_ratio_has_the_weight_of_the_limit():
     ("settings", "message"),
     [
         ({"loss": "cispo", "tis_limit": 2}, "tis_limit would have no effect: loss = cispo does not weigh a token by"),
-        ({"loss": "gspo", "tis_limit": 2}, r"It is for grpo, importance_sampling, masked_is, ppo"),
+        (
+            {"loss": "gspo", "tis_limit": 2},
+            r"It is for clip_cov, grpo, importance_sampling, kl_cov, masked_is, ppo, and",
+        ),
         ({"loss": "dro", "tis_limit": 2}, "tis_limit would have no effect: loss = dro"),
         ({"loss": "cross_entropy", "tis_limit": 2}, "tis_limit would have no effect: loss = cross_entropy"),
         (

@@ -13,9 +13,9 @@ import whet
 from whet.errors import OverlongPromptError, TrainingError
 from whet.inference.protocol import WeightUpdate
 from whet.rl.config import RunConfig
+from whet.rl.data.adaptive_weights import AdaptiveWeights
 from whet.rl.data.assembly import RewardShaper
 from whet.rl.data.curriculum import MixedCurriculum, Pool
-from whet.rl.data.kl_control import KLController
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, TokenValues
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
 from whet.rl.loop.orchestrator import Orchestrator, StopRequested
@@ -151,7 +151,7 @@ def run(
         records=Records(place, keep_checkpoints=1),
         monitor=MonitorGroup([]),
         shaper=RewardShaper(config.algorithm),
-        kl=KLController(config.algorithm),
+        adaptive=AdaptiveWeights(config.algorithm),
         stop=stop or asyncio.Event(),
         run_blocking=run_blocking,
         **doubles,

@@ -78,6 +78,7 @@ class LossInputs:
     sequence_N: Tensor  # which sequence a token is part of; whole sequences only
     tis_limit: float | None = None  # of `log_weight_N`
     group_N: Tensor | None = None  # which group a token is part of, None where there are none; may go on elsewhere
+    selected_N: Tensor | None = None  # bool: what `Algorithm.selects` has chosen; None: nothing
 
     @property
     def log_ratio_N(self) -> Tensor:
@@ -113,6 +114,10 @@ for each of its completion tokens, turn after turn."""
 
 LossFunction: TypeAlias = Callable[[LossInputs, "LossConfig"], LossTerms]
 
+Selection: TypeAlias = "Callable[[Array, Array, LossConfig, np.random.Generator], NDArray[np.bool_]]"
+"""Of all trained tokens of an optimiser step, their logprobs before the batch and their advantages: which are chosen.
+Random numbers are those of the generator, which is the same whenever the step is repeated."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Algorithm:
@@ -128,6 +133,7 @@ class Algorithm:
     loss_constants: Mapping[str, Any] = field(default_factory=dict)
     """Constants that the loss reads from its config, and their defaults: keys of `[algorithm]` or of `loss_args`."""
     any_loss_args: bool = False  # the loss may read others, too
+    selects: Selection | None = None  # tokens that the loss treats in a way of its own, chosen from a whole step
 
     def check_args(self, part: Part, args: Mapping[str, Any]) -> None:
         """Raises `ValueError` for an argument in `advantage_args` or `loss_args` that has no effect, or is missing."""
@@ -191,7 +197,9 @@ def find(name: str, part: Part) -> Algorithm:
         raise ConfigError(f"{where}: the algorithm '{name}' has no {part}.")
     if algorithm.loss is None:
         return replace(algorithm, name=name)
-    return replace(algorithm, name=name, loss=partial(_checked_loss, name, partial(_with_constants, algorithm)))
+    selects = None if algorithm.selects is None else partial(_selected_with_constants, algorithm)
+    loss = partial(_checked_loss, name, partial(_with_constants, algorithm))
+    return replace(algorithm, name=name, loss=loss, selects=selects)
 
 
 def check_imported(config: AlgorithmConfig) -> None:
@@ -254,10 +262,21 @@ def advantages_of(
 def _with_constants(algorithm: Algorithm, inputs: LossInputs, config: LossConfig) -> LossTerms:
     """The loss of an imported algorithm, with the constants that its config does not set."""
     assert algorithm.loss is not None
+    return algorithm.loss(inputs, _completed(algorithm, config))
+
+
+def _selected_with_constants(
+    algorithm: Algorithm, logprobs_N: Array, advantages_N: Array, config: LossConfig, random: np.random.Generator
+) -> NDArray[np.bool_]:
+    assert algorithm.selects is not None
+    return algorithm.selects(logprobs_N, advantages_N, _completed(algorithm, config), random)
+
+
+def _completed(algorithm: Algorithm, config: LossConfig) -> LossConfig:
     constants = {**algorithm.loss_constants, **config.loss_args}
     keys = {key: value for key, value in constants.items() if key in type(config).model_fields}
     rest = {key: value for key, value in constants.items() if key not in keys}
-    return algorithm.loss(inputs, config.model_copy(update={**keys, "loss_args": rest}))
+    return config.model_copy(update={**keys, "loss_args": rest})
 
 
 def _checked_loss(name: str, function: Callable[..., Any], inputs: LossInputs, config: LossConfig) -> LossTerms:

@@ -238,6 +238,7 @@ class PackedBatch:
     weights: NDArray[np.float32] | None = None  # T; what the loss of a token is multiplied with; None: 1
     groups: NDArray[np.int32] | None = None  # B; the group of a sequence, whatever the number; None: of none
     distilled: NDArray[np.bool_] | None = None  # B; learned by the KL to the teacher; None: none is
+    selected: NDArray[np.bool_] | None = None  # T; what the loss has chosen from the whole step; None: nothing
 
     @property
     def sequences(self) -> int:
@@ -278,6 +279,7 @@ class PackedBatch:
             weights=None if self.weights is None else self.weights[tokens],
             groups=None if self.groups is None else self.groups[chosen],
             distilled=None if self.distilled is None else self.distilled[chosen],
+            selected=None if self.selected is None else self.selected[tokens],
         )
 
 

@@ -12,6 +12,9 @@ What separates o from q (older weights, other numerics) is then a constant facto
 
 With `tis_limit` this is decoupled PPO (Hilton et al. 2021, arXiv:2110.00641, equation 3) with a bound on the factor;
 its sequence levels are those of Liu, Li et al. 2025, When Speed Kills Stability (the `rollout_is` of verl). Pure.
+
+A loss may choose tokens from all those of an optimiser step (`Algorithm.selects`), by advantages and by the learner's
+probabilities before the batch; tokens that are distilled are no part of this.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from whet.rl.algorithms import Selection, find
 from whet.rl.data.assembly import Assembled
 from whet.rl.data.batch import PackedBatch
 from whet.rl.sections.algorithm import AlgorithmConfig, LossConfig, RatioOf
@@ -44,6 +48,7 @@ def passes_over(
 
     `old_T`: the learner's logprobs of trained tokens before the first of them. `seed`: the run's, and the step.
     """
+    selects = find(config.loss, "loss").selects
     batch = compared_with(old_T, assembled.batch, config) if config.old_logprobs == "recomputed" else assembled.batch
     counts = [sum(of_rollouts) for of_rollouts in assembled.branches]
     sequences = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])  # of each group
@@ -54,8 +59,24 @@ def passes_over(
             chosen = np.concatenate([sequences[group] for group in sorted(part)])
             own = batch.take(chosen.tolist()) if len(chosen) else None
             if own is not None and own.trained_tokens:
-                divisor = sum(assembled.divisors[group] for group in part)
-                yield LearningPass(own, batch.tokens_of(chosen.tolist()), divisor)
+                tokens = batch.tokens_of(chosen.tolist())
+                if selects is not None:
+                    own = replace(own, selected=selected(selects, old_T[tokens], own, config, random))
+                yield LearningPass(own, tokens, sum(assembled.divisors[group] for group in part))
+
+
+def selected(
+    selects: Selection, old_T: NDArray[np.float32], batch: PackedBatch, config: LossConfig, random: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Which tokens of one optimiser step its loss has chosen."""
+    of_loss_T = batch.trained
+    if batch.distilled is not None:
+        of_loss_T = of_loss_T & ~batch.distilled[batch.sequence_of_token]
+    selected_T = np.zeros(len(batch.ids), np.bool_)
+    if of_loss_T.any():
+        logprobs_N, advantages_N = (values_T[of_loss_T].astype(np.float64) for values_T in (old_T, batch.advantages))
+        selected_T[of_loss_T] = selects(logprobs_N, advantages_N, config, random)
+    return selected_T
 
 
 def loss_of_passes(config: AlgorithmConfig) -> LossConfig:

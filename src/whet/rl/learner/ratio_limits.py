@@ -61,6 +61,7 @@ def _only(inputs: LossInputs, kept_N: Tensor) -> LossInputs:
         advantages_N=inputs.advantages_N[kept_N],
         sequence_N=inputs.sequence_N[kept_N],
         group_N=None if inputs.group_N is None else inputs.group_N[kept_N],
+        selected_N=None if inputs.selected_N is None else inputs.selected_N[kept_N],
     )
 
 

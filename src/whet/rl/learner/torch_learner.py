@@ -324,6 +324,7 @@ class TorchLearner(Learner):
             advantages_N=self._pass.tensor(batch.advantages[layout.targets]),
             sequence_N=self._pass.tensor(sequence_N).long(),
             group_N=None if batch.groups is None else self._pass.tensor(batch.groups[sequence_N]).long(),
+            selected_N=None if batch.selected is None else self._pass.tensor(batch.selected[layout.targets]),
         )
 
 

@@ -30,6 +30,7 @@ import numpy as np
 from whet.errors import WhetError
 from whet.inference.protocol import Engine, WeightUpdate
 from whet.rl.config import RunConfig
+from whet.rl.data.adaptive_weights import AdaptiveWeights
 from whet.rl.data.assembly import (
     Assembled,
     RewardShaper,
@@ -40,7 +41,6 @@ from whet.rl.data.assembly import (
     turn_details,
 )
 from whet.rl.data.batch import TokenSequence
-from whet.rl.data.kl_control import KLController
 from whet.rl.data.metrics import (
     EVIDENCE,
     FreshTokens,
@@ -76,7 +76,7 @@ class Orchestrator(TrainingLoop):
     source: BatchSource
     engine: Engine
     shaper: RewardShaper
-    kl: KLController
+    adaptive: AdaptiveWeights
     _recording: asyncio.Future[None] | None = None
     _turns: dict[str, float] = field(default_factory=dict)  # metrics of the step's turns on the device
 
@@ -108,7 +108,7 @@ class Orchestrator(TrainingLoop):
         metrics = step_metrics(
             learned.groups, learned.tally, learned.sequences, assembly, loss, learned.divisor, optim, timings
         )
-        metrics |= self.kl.after_step(metrics.get("policy/kl_ref", 0.0))
+        metrics |= self.adaptive.after_step(metrics)
         metrics |= self.engine.metrics() | self.learner.metrics() | self._turns | self.memory.metrics()
         if self.ending is not None:
             self.ending.after_step()
@@ -146,7 +146,7 @@ class Orchestrator(TrainingLoop):
             learned.wait_s += time.perf_counter() - requested
             if part.tally is not None:
                 self.monitor.phase("train", 0, 1)
-            algorithm, temperature = self.kl.algorithm, self.config.sampling.temperature
+            algorithm, temperature = self.adaptive.algorithm, self.config.sampling.temperature
             weights = {env.label: env.loss_weight for env in self.config.env if env.loss_weight != 1}
             assembled = assemble(
                 part.groups,
@@ -169,7 +169,7 @@ class Orchestrator(TrainingLoop):
 
     async def _learn_in_passes(self, step: int, learned: StepAccumulator, part: BatchPart, whole: Assembled) -> None:
         """Optimiser steps over parts of a batch, all but the last one."""
-        algorithm = self.kl.algorithm
+        algorithm = self.adaptive.algorithm
         old_T = await self._in_learner(partial(self.learner.token_logprobs, whole.batch))
         clipped_T, loss, divisor = np.zeros(len(old_T), np.bool_), LossOutput(0.0, 0), 0.0
         for one in passes_over(whole, algorithm, old_T, seed=(self.config.seed, step)):
@@ -287,7 +287,7 @@ class Orchestrator(TrainingLoop):
         return None
 
     def _state(self) -> dict[str, Any]:
-        return {**self.source.state_dict(), **self.shaper.state_dict(), **self.kl.state_dict()}
+        return {**self.source.state_dict(), **self.shaper.state_dict(), **self.adaptive.state_dict()}
 
 
 @dataclass(slots=True)

@@ -16,7 +16,10 @@ KLEstimator = Literal["k1", "k2", "k3"]
 RatioOf = Literal["token", "sequence", "geometric"]
 AggregationName = Literal["token_mean", "group_mean", "sequence_mean", "constant"]
 
-CONSTANTS = ("eps_low", "eps_high", "mask_threshold", "mask_penalty", "dro_beta")
+CONSTANTS = (
+    *("eps_low", "eps_high", "mask_threshold", "mask_penalty", "dro_beta"),
+    *("cov_share", "cov_low", "cov_high", "cov_kl"),
+)
 """Keys that only the losses use whose `loss_constants` name them; with another loss they are refused."""
 
 PART_OF: dict[str, str] = {
@@ -24,6 +27,7 @@ PART_OF: dict[str, str] = {
     "kl_in": "kl_coef",
     "kl_target": "kl_coef",
     "kl_gain": "kl_target",
+    "entropy_step": "entropy_target",
     "mis_level": "mis_limit",
     "tis_level": "tis_limit",
     "length_penalty_start": "length_penalty",
@@ -63,10 +67,13 @@ class LossConfig(StrictModel):
         None,
         ge=0,
         le=1,
-        description="Ratios are clipped this far below 1. Default: 0.2 (grpo, ppo), 3e-4 (gspo), 1 = never (cispo).",
+        description="Ratios are clipped this far below 1. Default: 0.2 (grpo, ppo, clip_cov), 3e-4 (gspo), 1 = never "
+        "(cispo).",
     )
     eps_high: float | None = Field(
-        None, ge=0, description="Ratios are clipped this far above 1. Default: 0.2 (grpo, ppo), 4e-4 (gspo), 4 (cispo)."
+        None,
+        ge=0,
+        description="Ratios are clipped this far above 1. Default: 0.2 (grpo, ppo, clip_cov), 4e-4 (gspo), 4 (cispo).",
     )
     mask_threshold: float = Field(
         _constants("masked_is")["mask_threshold"],
@@ -77,6 +84,16 @@ class LossConfig(StrictModel):
         _constants("masked_is")["mask_penalty"], ge=0, description="Weight of (log r)^2 in masked_is."
     )
     dro_beta: float = Field(_constants("dro")["dro_beta"], ge=0, description="Weight of the quadratic term in dro.")
+    cov_share: float | None = Field(
+        None, gt=0, le=1, description="Share of tokens that are chosen. Default: 2e-4 (clip_cov), 2e-3 (kl_cov)."
+    )
+    cov_low: float = Field(
+        _constants("clip_cov")["cov_low"], description="Least covariance of a token that clip_cov may choose."
+    )
+    cov_high: float = Field(_constants("clip_cov")["cov_high"], description="Largest one.")
+    cov_kl: float = Field(
+        _constants("kl_cov")["cov_kl"], ge=0, description="Weight of |log r| of the tokens that kl_cov chooses."
+    )
     tis_limit: float | None = Field(
         None,
         ge=1,
@@ -216,6 +233,14 @@ class AlgorithmConfig(LossConfig):
     kl_gain: float = Field(
         0.1, gt=0, le=1, description="How fast: a step changes kl_coef by this times the relative error, at most 0.2."
     )
+    entropy_target: float | None = Field(
+        None,
+        gt=0,
+        description="Nats of entropy up to which there is a bonus, whose weight adapts from entropy_coef on.",
+    )
+    entropy_step: float = Field(
+        0.005, gt=0, description="What that weight rises by after a step below the target, and falls by after others."
+    )
     reference: str = Field(
         INITIAL,
         min_length=1,
@@ -280,7 +305,8 @@ class AlgorithmConfig(LossConfig):
     @property
     def learns_in_passes(self) -> bool:
         """Whether the learner's logprobs of a whole batch are computed before its first optimiser step."""
-        return self.minibatches > 1 or self.epochs > 1 or self.old_logprobs == "recomputed"
+        selects = find(self.loss, "loss").selects is not None
+        return self.minibatches > 1 or self.epochs > 1 or self.old_logprobs == "recomputed" or selects
 
     @field_validator("advantage")
     @classmethod
