@@ -38,6 +38,7 @@ from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.loop.group import Group
 from whet.rl.loop.group_runner import TrainingEnv
+from whet.rl.loop.orchestrator import Orchestrator
 from whet.rl.loop.training_loop import HeldOutEvaluation
 from whet.rl.monitors.protocol import EvalReport, Monitor, RunPlan, StepReport
 from whet.rl.monitors.trackers import trackers
@@ -221,10 +222,10 @@ def learned(config: RunConfig) -> str:
     if selects is not None:
         chosen = selected(selects, shown.logprobs, shown, config.algorithm, np.random.default_rng(0))
         shown = replace(shown, selected=chosen)
+    driver: Any = SimpleNamespace(config=config, learner=learner)
     for _ in range(4):
         loss = learner.forward_backward(shown, config.algorithm)
-        limit = config.optimizer.max_grad_norm or None
-        learner.optim_step(OptimParams(config.learning_rate, loss.tokens, limit))
+        learner.optim_step(Orchestrator._params(driver, loss.tokens))
     with tempfile.TemporaryDirectory() as directory:
         learner.export_merged(Path(directory))
         weights = read_checkpoint(Path(directory))
@@ -563,6 +564,8 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "algorithm.entropy_target": InPart(controlled, "0.2"),
     "algorithm.entropy_step": InPart(controlled, "0.5", ("--algorithm.entropy_target", "0.2")),
     "algorithm.reference": InPart(lambda config: made(config, "make_learner")["reference"], "whet/tiny", KL),
+    "algorithm.reset_reference": InPart(learned, "2", (*STEP, *KL)),
+    "algorithm.reset_optimizer": InPart(learned, "true", (*STEP, *KL, "--algorithm.reset_reference", "2")),
     "algorithm.advantage": InPart(assembled, "rloo"),
     "algorithm.advantage_args": InPart(assembled, "2", OWN_ADVANTAGE, ".weight"),
     "algorithm.reward_clip": InPart(assembled, "[0.2, 0.6]"),

@@ -203,3 +203,69 @@ def test_the_gradient_of_k1_and_k2_is_that_of_the_kl_on_average(estimator):
     drawn = logp.detach().exp()
     (found,) = torch.autograd.grad((drawn * kl_to_reference(logp, reference, estimator)).sum(), logits)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [{}, {"dtype": "bfloat16", "weights_dtype": "bfloat16"}, {"lora": LORA}, {"lora": LoraConfig(rank=4, dropout=0.5)}],
+    ids=["all weights", "masters", "lora", "dropout"],
+)
+def test_a_reset_reference_is_the_policy_of_then_and_is_saved(make, batch, kind, tmp_path):
+    learner = make(OptimizerConfig(type="sgd", momentum=0.0), reference="initial", micro_batch_tokens=12, **kind)
+    reset = OptimParams(learning_rate=0.02, denominator=batch.trained_tokens, resets_reference=True)
+    for _ in range(2):
+        step(learner, batch)
+        learner.forward_backward(batch, KL)
+        learner.optim_step(reset)
+        then = learner.token_logprobs(batch)
+    assert learner.forward_backward(batch, KL).sums["kl_reference"] == pytest.approx(0, abs=1e-6)
+    learner.optimizer.clear_gradients()
+    step(learner, batch)
+    (tmp_path / "saved").mkdir()
+    learner.save(tmp_path / "saved")
+    again = make(OptimizerConfig(type="sgd", momentum=0.0), reference="initial", micro_batch_tokens=12, **kind)
+    again.load(tmp_path / "saved")
+    now, then = (torch.from_numpy(x[batch.trained]).double() for x in (learner.token_logprobs(batch), then))
+    torch.manual_seed(1)
+    output = learner.forward_backward(batch, KL)
+    assert output.sums["kl_reference"] == pytest.approx(kl_to_reference(now, then, "k3").sum().item(), rel=1e-3)
+    assert output.sums["kl_reference"] > 1e-3
+    torch.manual_seed(1)
+    assert again.forward_backward(batch, KL).loss == output.loss
+    assert all(torch.equal(one, gradients(again)[name]) for name, one in gradients(learner).items())
+
+
+def test_a_lent_adapter_leaves_the_gradient_of_the_policy_as_it_is(make, batch):
+    """Of one micro-batch with another's reference in between: as with the reference's logprobs as numbers."""
+    learner = make(OptimizerConfig(type="sgd"), LORA, reference="initial", micro_batch_tokens=12)
+    step(learner, batch)
+    learner._reference.reset(learner.weights)
+    reference = learner.token_logprobs(batch)
+    step(learner, batch)
+    logprobs_T, expected = learner.token_logprobs(batch), dict[str, torch.Tensor]()
+    output = learner.forward_backward(batch, LossConfig(loss="cross_entropy", kl_coef=0.5, kl_estimator="k1"))
+    found = gradients(learner)
+    learner.optimizer.clear_gradients()
+    # k1's gradient is (log p - log f) grad log p: that of a cross entropy with other advantages
+    gap_T = np.where(batch.trained, logprobs_T - reference, 0)
+    plain = dataclasses.replace(batch, advantages=(batch.advantages - 0.5 * gap_T).astype(np.float32))
+    learner.forward_backward(plain, LossConfig(loss="cross_entropy"))
+    expected = gradients(learner)
+    assert output.sums["kl_reference"] != 0
+    scale = max(gradient.abs().max() for gradient in expected.values()).item()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=0, atol=1e-6 * scale)
+
+
+def test_a_reset_optimiser_goes_on_as_a_new_one(make, batch):
+    reset, plain = make(), make()
+    for learner, resets in ((reset, True), (plain, False)):
+        output = learner.forward_backward(batch, LossConfig(loss="cross_entropy"))
+        learner.optim_step(OptimParams(0.02, output.tokens, resets_optimizer=resets))
+    new = make()
+    new.weights.fill(dict(new.weights.parameters()), dict(reset.weights.parameters()))
+    for learner in (reset, plain, new):
+        step(learner, batch)
+    weights = [torch.cat([p.flatten() for _, p in learner.weights.parameters()]) for learner in (reset, plain, new)]
+    assert torch.equal(weights[0], weights[2])
+    assert not torch.equal(weights[0], weights[1])

@@ -90,6 +90,22 @@ class LoraWeights(Weights):
         with self._peft.disable_adapter():
             yield self.model
 
+    @contextmanager
+    def with_adapter(self, adapter: Mapping[str, Tensor]) -> Iterator[PreTrainedModel]:
+        """The model with other numbers in its adapter, and without dropout, for the length of the block."""
+        parameters = dict(self.parameters())
+        now = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+        dropouts = [part for part in self.model.modules() if isinstance(part, nn.Dropout) and part.training]
+        for dropout in dropouts:
+            dropout.eval()
+        self.fill(parameters, adapter)
+        try:
+            yield self.model
+        finally:
+            self.fill(parameters, now)
+            for dropout in dropouts:
+                dropout.train()
+
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, p) for name, p in self._peft.named_parameters() if p.requires_grad]
 

@@ -147,6 +147,11 @@ class Optimizer:
                 group["lr"] = (learning_rate if peak is None else peak) * factor
             part.step()
 
+    def reset(self) -> None:
+        """Forget momentum and moments."""
+        for part in self._parts.values():
+            part.state.clear()
+
     def clear_gradients(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None

@@ -5,7 +5,10 @@
     a model       another checkpoint of the same vocabulary, frozen: as much for each of its parameters
     an adapter    its base, frozen, with it: that of an adapter that is trained is the same memory
 
-Each costs one more forward pass a step. The KL is estimated per token. With p the learner's probability of the token
+Each costs one more forward pass a step. `reset_reference` makes the first two the policy of now, again and again: with
+LoRA a copy of the adapter, which takes its place while it is lent. Source: ProRL, Liu et al. 2025 (arXiv:2505.24864).
+
+The KL is estimated per token. With p the learner's probability of the token
 that was taken and f that of the reference, x = log f - log p:
 
     k1   log p - log f           unbiased as a value, and negative for many tokens
@@ -30,7 +33,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -40,16 +45,46 @@ from transformers import PreTrainedModel
 
 from whet.errors import ConfigError
 from whet.rl.learner.optim import hold
+from whet.rl.learner.weights import Weights
 from whet.rl.sections.algorithm import KLEstimator
 
+FILE = "reference.safetensors"
+"""In a checkpoint, where it has been reset."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Reference:
     """The policy of a KL term."""
 
     lend: Callable[[], AbstractContextManager[PreTrainedModel]]  # the model, for the length of a `with` block
     replays: bool  # it takes the experts that the sampler chose, where the learner does; another model's are others
     shared: bool = False  # its weights are those that are trained: lent only while the learner does not compute
+    held: dict[str, Tensor] = field(default_factory=dict)  # since a reset: its parameters, or those of its adapter
+
+    def reset(self, weights: Weights) -> None:
+        """Make it what the policy is now."""
+        policy: dict[str, Tensor] = dict(weights.parameters() if self.shared else weights.model.named_parameters())
+        if not self.held:
+            if self.shared:
+                from whet.rl.learner.lora import LoraWeights
+
+                assert isinstance(weights, LoraWeights)
+                self.held = {name: parameter.detach().clone() for name, parameter in policy.items()}
+                self.lend = partial(weights.with_adapter, self.held)
+            else:
+                with self.lend() as model:
+                    self.held = dict(model.named_parameters())
+        weights.fill(self.held, policy)
+
+    def save(self, directory: Path, weights: Weights) -> None:
+        if self.held:
+            weights.write(self.held, directory / FILE)
+
+    def load(self, directory: Path, weights: Weights) -> None:
+        """Of a learner that is as it was made."""
+        if (directory / FILE).is_file():
+            self.reset(weights)
+            weights.read(self.held, directory / FILE)
 
 
 def frozen_copy(model: PreTrainedModel, dtype: torch.dtype = torch.float32) -> Reference:

@@ -198,7 +198,15 @@ class TorchLearner(Learner):
         self.weights.updated()
         self.optimizer.clear_gradients()
         self.version += params.ends_batch
+        if params.resets_reference:
+            self._reset_reference()
+        if params.resets_optimizer:
+            self.optimizer.reset()
         return OptimOutput(grad_norm=norm, learning_rate=params.learning_rate * factor, version=self.version)
+
+    def _reset_reference(self) -> None:
+        assert self._reference is not None, "checked by the config"
+        self._reference.reset(self.weights)
 
     def publish(self) -> WeightUpdate:
         return self.weights.publish(self._publish_directory, self.version)
@@ -217,6 +225,8 @@ class TorchLearner(Learner):
 
     def save(self, directory: Path) -> None:
         self.weights.save(directory)
+        if self._reference is not None:
+            self._reference.save(directory, self.weights)
         rng = {"cpu": torch.get_rng_state()}
         if self._device.type == "cuda":
             rng["cuda"] = torch.cuda.get_rng_state(self._device)
@@ -240,6 +250,8 @@ class TorchLearner(Learner):
         """The state that was saved, with the weights in place."""
         state = read_state(directory, self.optimizer, self._whole)
         self.weights.load(directory)
+        if self._reference is not None:
+            self._reference.load(directory, self.weights)
         return state
 
     def export(self, directory: Path, dtype: str = "float32") -> None:
@@ -334,12 +346,15 @@ def move_learner(weights: Weights, optimizer: Optimizer, reference: Reference | 
     Gradients are gone by then, since an optimiser step clears them; buffers (rotary frequencies) are few and stay.
     """
     trained = set(map(id, optimizer.parameters))
-    parameters = [*weights.model.parameters(), *optimizer.parameters]
+    parameters: list[Tensor] = [*weights.model.parameters(), *optimizer.parameters]
     if reference is not None and not reference.shared:
         with reference.lend() as model:
             parameters += model.parameters()
+    held = [] if reference is None else [*reference.held.values()]
+    parameters += held
+    changing = trained | set(map(id, held))
     for parameter in {id(parameter): parameter for parameter in parameters}.values():
-        fixed = not parameter.requires_grad and id(parameter) not in trained
+        fixed = not parameter.requires_grad and id(parameter) not in changing
         parameter.data = move(id(parameter), parameter.data, fixed=fixed)
     for number, state in enumerate(optimizer.states()):
         for name, value in state.items():

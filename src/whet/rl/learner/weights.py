@@ -83,13 +83,26 @@ class Weights(ABC):
         return {name for name, _ in self.parameters() if in_layers(name)}
 
     def save(self, directory: Path) -> None:
-        stream = self._stream(WholeTensors(named := dict(self.parameters()), self._gather(named)))
-        path = directory / self.FILE
-        self._whole.write(lambda: write_tensors(path, stream), stream.tensors, f"writing {self.FILE}")
+        self.write(dict(self.parameters()), directory / self.FILE)
 
     def load(self, directory: Path) -> None:
-        copy_in(dict(self.parameters()), directory / self.FILE, self._whole)
+        self.read(dict(self.parameters()), directory / self.FILE)
         self.updated()
+
+    def write(self, named: Mapping[str, Tensor], path: Path) -> None:
+        """Tensors that are held as the model's are."""
+        stream = self._stream(WholeTensors(named, self._gather(named)))
+        self._whole.write(lambda: write_tensors(path, stream), stream.tensors, f"writing {path.name}")
+
+    def read(self, named: Mapping[str, Tensor], path: Path) -> None:
+        """What `write` has written."""
+        copy_in(named, path, self._whole)
+
+    @torch.no_grad()
+    def fill(self, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+        """Copy numbers; autograd, which may have kept the tensors of a pass for its gradients, does not see it."""
+        for name, tensor in tensors.items():
+            self._whole.own(tensor.data).copy_(self._whole.own(values[name].data))
 
     def _gather(self, named: Mapping[str, Tensor]) -> Callable[[str], Tensor]:
         return lambda name: self._whole.gather(named[name], name)
@@ -281,7 +294,7 @@ def copy_tokenizer(source: Path, directory: Path, names: Iterable[str] = TOKENIZ
             shutil.copyfile(source / name, directory / name)
 
 
-def copy_in(parameters: Mapping[str, nn.Parameter], path: Path, whole: Whole) -> None:
+def copy_in(parameters: Mapping[str, Tensor], path: Path, whole: Whole) -> None:
     """Fill parameters from a file that holds exactly these names and shapes."""
     try:
         with safe_open(path, framework="pt") as file, torch.no_grad():

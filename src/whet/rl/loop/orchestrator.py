@@ -233,8 +233,18 @@ class Orchestrator(TrainingLoop):
         return result
 
     def _params(self, divisor: float, *, ends_batch: bool = True) -> OptimParams:
-        limit = self.config.optimizer.max_grad_norm or None
-        return OptimParams(self.config.learning_rate, divisor, limit, ends_batch)
+        algorithm, limit = self.config.algorithm, self.config.optimizer.max_grad_norm or None
+        resets = bool(
+            ends_batch and algorithm.reset_reference and (self.learner.version + 1) % algorithm.reset_reference == 0
+        )
+        return OptimParams(
+            self.config.learning_rate,
+            divisor,
+            limit,
+            ends_batch,
+            resets_reference=resets,
+            resets_optimizer=resets and algorithm.reset_optimizer,
+        )
 
     def _optimise(self, divisor: float) -> tuple[OptimOutput, WeightUpdate]:
         return self.learner.optim_step(self._params(divisor)), self.learner.publish()

@@ -28,6 +28,8 @@ PART_OF: dict[str, str] = {
     "kl_target": "kl_coef",
     "kl_gain": "kl_target",
     "entropy_step": "entropy_target",
+    "reset_reference": "kl_coef",
+    "reset_optimizer": "reset_reference",
     "mis_level": "mis_limit",
     "tis_level": "tis_limit",
     "length_penalty_start": "length_penalty",
@@ -247,6 +249,12 @@ class AlgorithmConfig(LossConfig):
         description="What kl_coef holds to, and the teacher of opd: initial (the weights the run began with; with "
         "[lora] the base), a model, or an adapter, which shares the base that [lora] trains on.",
     )
+    reset_reference: int | None = Field(
+        None, ge=1, description="Steps after which the reference becomes the policy of then, again and again."
+    )
+    reset_optimizer: bool = Field(
+        False, description="The optimiser's moments begin anew, too, where the reference is reset."
+    )
     reward_clip: tuple[float, float] | None = Field(None, description="Rewards are cut to [low, high] before all else.")
     length_penalty: float = Field(0.0, ge=0, description="Taken off the reward of a rollout that is as long as can be.")
     length_penalty_start: int = Field(0, ge=0, description="Sampled tokens of a rollout up to which nothing is taken.")
@@ -294,6 +302,15 @@ class AlgorithmConfig(LossConfig):
     def _aggregation_has_a_length(self) -> Self:
         if (self.aggregation == "constant") != (self.aggregation_length is not None):
             raise ValueError('aggregation_length belongs to aggregation = "constant", which needs it')
+        return self
+
+    @model_validator(mode="after")
+    def _only_the_policy_is_a_reset_reference(self) -> Self:
+        if self.reset_reference is not None and self.reference != INITIAL:
+            raise ValueError(
+                f'reset_reference makes the policy its own reference: it is for reference = "{INITIAL}", and not for '
+                f"{self.reference}"
+            )
         return self
 
     @property

@@ -74,24 +74,27 @@ def one_publication(update):
 class Learning:
     """Steps of learners that take each other's place, and what each step was."""
 
-    def __init__(self, model, options, ranks, batch):
-        self.model, self.options, self.ranks, self.batch = model, options, ranks, batch
+    def __init__(self, model, options, ranks, batch, loss=PPO, *, resets=False):
+        self.model, self.options, self.ranks, self.batch, self.loss = model, options, ranks, batch, loss
+        self.step = OptimParams(1e-2, batch.trained_tokens, resets_reference=resets)
 
     def steps(self, ranks, count, save=None, load=None):
         """Loss and norm of each step, and the weights then, of a learner of so many ranks; of one process for None."""
-        step = OptimParams(1e-2, self.batch.trained_tokens)
+        step = self.step
         before, after = [("load", load)] * (load is not None), [("save", save)] * (save is not None)
         if ranks is None:
             learner = make_learner(self.model, **self.options)
             for _, path in before:
                 learner.load(path)
-            found = [(learner.forward_backward(self.batch, PPO).loss, learner.optim_step(step)) for _ in range(count)]
+            found = [
+                (learner.forward_backward(self.batch, self.loss).loss, learner.optim_step(step)) for _ in range(count)
+            ]
             for _, path in after:
                 learner.save(path)
             return found, {name: p.detach().numpy().copy() for name, p in learner.weights.parameters()}
         division = divide(self.batch, ranks)
         calls = [
-            [*before, *[("forward_backward", part, PPO), ("optim_step", step)] * count, *after, ("weights",)]
+            [*before, *[("forward_backward", part, self.loss), ("optim_step", step)] * count, *after, ("weights",)]
             for part in division.parts
         ]
         answers = self.ranks.run(self.model, self.options, calls)
@@ -150,6 +153,42 @@ def test_groups_that_hold_the_same_resume_what_one_process_saved_and_the_reverse
     for (_, step), (_, expected_step) in zip(found + last, expected, strict=True):
         assert step.grad_norm == pytest.approx(expected_step.grad_norm, rel=5e-6)
     assert relative(moved, weights) < 1e-5
+
+
+@pytest.mark.parametrize("changes", [{}, {"micro_batch_tokens": 20, "lora": LORA}], ids=["all weights", "lora"])
+def test_a_reset_reference_is_divided_and_resumes_on_another_number_of_ranks(
+    changes, models, ranks, options, batch, tmp_path
+):
+    chosen, loss = options(**changes, reference="initial"), LossConfig(loss="ppo", kl_coef=0.5)
+    learning = Learning(models / "qwen3", chosen, ranks, batch, loss, resets=True)
+    expected, weights = learning.steps(None, 6)
+    found, load = [], None
+    for number, size in enumerate((2, None, 2)):
+        save = tmp_path / f"saved_{number}"
+        save.mkdir()
+        steps, moved = learning.steps(size, 2, save, load)
+        assert (save / "reference.safetensors").is_file()
+        found, load = found + steps, save
+    for (part, step), (expected_part, expected_step) in zip(found, expected, strict=True):
+        assert part / batch.trained_tokens == pytest.approx(expected_part / batch.trained_tokens, abs=1e-6)
+        assert step.grad_norm == pytest.approx(expected_step.grad_norm, rel=5e-6)
+    assert relative(moved, weights) < 1e-5
+
+
+def test_a_reset_reference_of_ranks_in_bfloat16_is_rounded_as_the_policy_is(models, ranks, options, batch):
+    chosen = options(dtype="bfloat16", weights_dtype="bfloat16", reference="initial")
+    step = OptimParams(1e-2, batch.trained_tokens, resets_reference=True)
+    kl = LossConfig(loss="ppo", kl_coef=0.5)
+    calls = [
+        [("forward_backward", part, kl), ("optim_step", step), ("forward_backward", part, kl)]
+        for part in divide(batch, 2).parts
+    ]
+    moved = make_learner(models / "qwen3", **chosen)
+    moved.forward_backward(batch, kl)
+    moved.optim_step(OptimParams(1e-2, batch.trained_tokens))
+    assert moved.forward_backward(batch, kl).sums["kl_reference"] > 1
+    for _, _, found in ranks.run(models / "qwen3", chosen, calls):
+        assert found.sums["kl_reference"] < 0.05  # the policy's vectors are rounded too, when they are gathered
 
 
 def test_a_checkpoint_of_ranks_is_sealed_with_every_file(models, ranks, options, batch, tmp_path):

@@ -141,6 +141,12 @@ class RankLearner(TorchLearner):
         self._reshard()
         return found_T
 
+    def _reset_reference(self) -> None:
+        assert self._reference is not None, "checked by the config"
+        with self._reference.lend() as model:  # behind its last pass some of it is still gathered
+            model.reshard()
+        super()._reset_reference()
+
     def _save_state(self, directory: Path, state: SavedState) -> None:
         self._sharding.together(
             lambda: save_state_of_ranks(directory, state, self._sharding), "writing the optimiser's state"
