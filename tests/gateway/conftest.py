@@ -40,7 +40,7 @@ class RecordedSession:
 
     def __init__(self, client, model, *, sampling_args=None):
         self.client, self.model, self.sampling_args = client, model, sampling_args or {}
-        self.id, self.secret = uuid.uuid4().hex, secrets.token_urlsafe(24)
+        self.id, self.secret, self.needs_key = uuid.uuid4().hex, secrets.token_urlsafe(24), True
         self.state = State(
             input={"prompt": [], "example_id": 0},
             client=client,

@@ -25,6 +25,7 @@ from whet.system.origins import note_importer
 
 CONTRACT_VERSION = "0.1.14"
 _HERE = "whet.compat"
+_AGENTS = f"{_HERE}.experimental"
 
 # Where the names of each module are found, in this order: all public ones of a module, or those after the colon.
 _TYPES = (
@@ -34,6 +35,10 @@ _TYPES = (
     "whet.clients.config",
     f"{_HERE}.names:BaseRolloutInput,CustomBaseModel,ErrorInfo,GroupRewardFunc,IndividualRewardFunc,JsonPrimitive,"
     "LogCallback,MessageType,ProgressCallback,RolloutScore,RolloutScores,StartCallback,TASK_INPUT_FIELDS,VersionInfo",
+)
+_COMPOSABLE = (
+    f"{_AGENTS}.composable_env:ComposableEnv",
+    f"{_AGENTS}.composable_tasks:SandboxSpec,SandboxTaskSet,TaskSet,discover_sibling_dir",
 )
 _HOSTED_SANDBOXES = "prime_sandboxes"
 _HOSTED_ERRORS = (
@@ -53,7 +58,12 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "whet.envs.sandboxed.client:CommandTimeoutError",
         f"{_HERE}.hosted_sandboxes:{_HOSTED_ERRORS}",
     ),
-    "verifiers": ("whet", *_TYPES, f"{_HERE}.names:ToolRubric,quiet_verifiers"),
+    "verifiers": (
+        "whet",
+        *_TYPES,
+        f"{_HERE}.names:ToolRubric,quiet_verifiers",
+        f"{_AGENTS}.cli_agent_env:CliAgentEnv",
+    ),
     "verifiers.types": _TYPES,
     "verifiers.errors": ("whet.errors",),
     "verifiers.decorators": ("whet.decorators", f"{_HERE}.names:SignalStage"),
@@ -72,7 +82,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ),
     "verifiers.envs.python_env": ("whet.envs.python_env",),
     "verifiers.envs.env_group": ("whet.envs.env_group",),
-    "verifiers.envs.experimental": (),
+    "verifiers.envs.experimental": (*_COMPOSABLE, f"{_HERE}.sandbox_mixin:SandboxMixin"),
     "verifiers.envs.experimental.gym_env": ("whet.integrations.gym_env",),
     "verifiers.envs.experimental.sandbox_mixin": (
         f"{_HERE}.sandbox_mixin:SandboxMixin,SandboxMonitorRubric,SandboxTimeouts,is_retryable_sandbox_api_error,"
@@ -81,6 +91,22 @@ _MODULES: dict[str, tuple[str, ...]] = {
         f"{_HERE}.hosted_sandboxes:ThreadedAsyncSandboxClient",
     ),
     "verifiers.envs.experimental.mcp_env": ("whet.envs.mcp_env",),
+    "verifiers.envs.experimental.cli_agent_env": (
+        f"{_AGENTS}.cli_agent_env:AgentError,CliAgentEnv,CliAgentMonitorRubric",
+    ),
+    "verifiers.envs.experimental.harbor_env": (),
+    "verifiers.envs.experimental.opencode_env": (
+        f"{_AGENTS}.opencode_env:DEFAULT_RUN_COMMAND_TEMPLATE,DEFAULT_SYSTEM_PROMPT,OPENCODE_TOOLS,OpenCodeEnv,"
+        "OpenCodeMonitorRubric",
+    ),
+    "verifiers.envs.experimental.opencode_qa_env": (f"{_AGENTS}.opencode_env:OpenCodeQAEnv",),
+    "verifiers.envs.experimental.rlm_env": (f"{_AGENTS}.rlm_env:RLMEnv", f"{_AGENTS}.rlm_metrics:RLMMonitorRubric"),
+    "verifiers.envs.experimental.composable": _COMPOSABLE,
+    "verifiers.envs.experimental.composable.composable_env": (f"{_AGENTS}.composable_env:ComposableEnv",),
+    "verifiers.envs.experimental.composable.harness": (),
+    "verifiers.envs.experimental.composable.task": (
+        f"{_AGENTS}.composable_tasks:SandboxSpec,SandboxTaskSet,TaskSet,discover_sibling_dir",
+    ),
     "verifiers.envs.integrations": (),
     "verifiers.envs.integrations.reasoninggym_env": ("whet.integrations.reasoning_gym_env",),
     "verifiers.envs.integrations.textarena_env": ("whet.integrations.textarena_env",),
@@ -175,7 +201,16 @@ _MODULES: dict[str, tuple[str, ...]] = {
         f"{_HERE}.names:clamp_float,completion_text,parse_judge_json,truncate_command_record,truncate_text",
     ),
 }
+_EXPERIMENTAL = "verifiers.envs.experimental"
 _RENAMED = {
+    ("verifiers", "HarborEnv"): f"{_AGENTS}.harbor_env:HarborAgentEnv",
+    (f"{_EXPERIMENTAL}.harbor_env", "HarborEnv"): f"{_AGENTS}.harbor_env:HarborAgentEnv",
+    (f"{_EXPERIMENTAL}", "Task"): f"{_AGENTS}.composable_tasks:ComposableTask",
+    (f"{_EXPERIMENTAL}", "Harness"): f"{_AGENTS}.composable_env:ComposableHarness",
+    (f"{_EXPERIMENTAL}.composable", "Task"): f"{_AGENTS}.composable_tasks:ComposableTask",
+    (f"{_EXPERIMENTAL}.composable", "Harness"): f"{_AGENTS}.composable_env:ComposableHarness",
+    (f"{_EXPERIMENTAL}.composable.task", "Task"): f"{_AGENTS}.composable_tasks:ComposableTask",
+    (f"{_EXPERIMENTAL}.composable.harness", "Harness"): f"{_AGENTS}.composable_env:ComposableHarness",
     (_HOSTED_SANDBOXES, "SandboxClient"): f"{_HERE}.hosted_sandboxes:BlockingSandboxClient",
     ("verifiers.utils.usage_utils", "compute_context_token_metrics"): "whet.clients.usage:context_tokens",
     ("verifiers", "EndpointClientConfig"): "whet.clients.config:EndpointConfig",

@@ -30,20 +30,19 @@ GAPS: dict[tuple[str, ...], str] = {
     ("verifiers.clients.*_client.*", "verifiers.clients.client.AUTH_ERRORS"): (
         "the insides of clients: subclass `Client` or a client and override its hooks"
     ),
-    ("verifiers.CliAgentEnv", "verifiers.HarborEnv", "verifiers.envs.experimental.*_agent_env*"): (
-        "`Harness(program={command = [...]})` runs a program in a sandbox"
+    (
+        "verifiers.envs.experimental.cli_agent_env.*",
+        "verifiers.envs.experimental.opencode_env.*",
+        "verifiers.envs.experimental.rlm_env.*",
+    ): "the hooks of `CliAgentEnv`, `OpenCodeEnv` and `RLMEnv`; what is inside is whet's own",
+    ("verifiers.envs.experimental.opencode_rlm_env*",): "`OpenCodeEnv` or `RLMEnv`",
+    ("verifiers.envs.experimental.harbor_env.*",): (
+        "`harbor:DIR`, whet's own environment of such tasks; servers of MCP start in `post_sandbox_setup`"
     ),
     (
-        "verifiers.envs.experimental.harbor_env*",
-        "verifiers.envs.experimental.opencode_*",
-        "verifiers.envs.experimental.rlm_env",
-        "verifiers.envs.experimental.composable*",
-        "verifiers.envs.experimental.ComposableEnv",
-        "verifiers.envs.experimental.Harness",
-        "verifiers.envs.experimental.Task*",
-        "verifiers.envs.experimental.Sandbox*",
+        "verifiers.envs.experimental.composable.*",
         "verifiers.envs.experimental.utils*",
-    ): "a `Taskset` with a `Harness`, or a `SandboxEnv` of one's own",
+    ): "a `Harness` and a `TaskSet` of one's own: theirs install from the network, and need images",
     (
         "verifiers.CLIHarness",
         "verifiers.Harbor*",

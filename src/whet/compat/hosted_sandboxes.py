@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from whet.envs.sandboxed.client import SandboxClient, SandboxHandle
+from whet.sandboxes.protocol import MIB
 
 
 class AdvancedConfigs(BaseModel):
@@ -83,8 +84,8 @@ class APIClient:
 class AsyncSandboxClient(SandboxClient):
     """whet's sandboxes by the methods of the service's client; its settings for connections have no effect."""
 
-    def __init__(self, api_key: str | None = None, **settings: Any) -> None:
-        super().__init__()
+    def __init__(self, api_key: str | None = None, output_bytes: int = MIB, **settings: Any) -> None:
+        super().__init__(output_bytes=output_bytes)
 
     async def aclose(self) -> None:
         await self.close()
@@ -93,8 +94,8 @@ class AsyncSandboxClient(SandboxClient):
 class ThreadedAsyncSandboxClient(AsyncSandboxClient):
     """The same; whet's client needs no threads."""
 
-    def __init__(self, max_workers: int = 50, **settings: Any) -> None:
-        super().__init__()
+    def __init__(self, max_workers: int = 50, output_bytes: int = MIB, **settings: Any) -> None:
+        super().__init__(output_bytes=output_bytes)
 
     def teardown(self, wait: bool = True) -> None:
         """Nothing to do: there are no threads. Sandboxes end with `close`, and with this process."""

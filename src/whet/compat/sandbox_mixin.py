@@ -47,6 +47,7 @@ from whet.envs.sandboxed.client import (
 from whet.envs.sandboxed.request import CreateSandboxRequest
 from whet.errors import SandboxError, WhetError
 from whet.rubrics.rubric import Rubric
+from whet.sandboxes.protocol import MIB
 from whet.types import State
 
 _TRANSIENT = ("502", "503", "ConnectError", "Temporary failure in name resolution")
@@ -118,6 +119,7 @@ class SandboxMixin:
         sandbox_wait_for_creation_max_attempts: int = 120,
         sandbox_creations_per_minute: float | None = 128,
         timeouts: SandboxTimeouts = SandboxTimeouts(),
+        output_bytes: int = MIB,
     ) -> None:
         """Make `self.sandbox_client`, and `self.with_retry`, which tries a call `max_retries` more times."""
         if not hasattr(self, "logger"):
@@ -125,7 +127,7 @@ class SandboxMixin:
         self.active_sandboxes = set()
         self.sandbox_wait_for_creation_max_attempts = sandbox_wait_for_creation_max_attempts
         self.timeouts = timeouts
-        self.sandbox_client = ThreadedAsyncSandboxClient()
+        self.sandbox_client = ThreadedAsyncSandboxClient(output_bytes=output_bytes)
         self.with_retry = functools.partial(
             with_retry, max_retries + 1, base_delay, backoff_factor, max_backoff_seconds, jitter
         )

@@ -155,6 +155,8 @@ class Gateway:
         count = partial(self._count, visitor, turn.model)
         name = uuid.uuid4().hex
         in_turn = "session" in request.path_params  # each choice is a turn of the session's rollout
+        if in_turn:
+            turn = replace(turn, headers=request.headers)
         if turn.stream:
             writer = interface.write_stream(turn, AnswerId(name, int(time.time())))
             stream = EventStream(

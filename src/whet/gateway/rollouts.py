@@ -38,13 +38,14 @@ class RolloutSession:
     def __init__(self, rollout: Session) -> None:
         self.id = uuid.uuid4().hex
         self.secret = secrets.token_urlsafe(24)
+        self.needs_key = rollout.needs_key
         self._rollout = rollout
 
     async def answer(self, request: TurnRequest, on_delta: OnDelta | None = None) -> Response:
         """The rollout's next turn, streamed as one delta. Raises `RequestError` where there is none any more."""
         try:
             prompt = with_reasoning(request.messages, self._rollout.state)
-            response = await self._rollout.respond(prompt, request.tools or [])
+            response = await self._rollout.respond(prompt, request.tools or [], request.headers)
         except EnvError as error:
             raise RequestError(str(error), status=403, code="rollout_over") from None
         except asyncio.CancelledError:

@@ -21,6 +21,7 @@ class Answering(Protocol):
 
     id: str
     secret: str
+    needs_key: bool
 
     async def answer(self, request: TurnRequest, on_delta: OnDelta | None = None) -> Response:
         """The response of one turn; `on_delta` receives it in deltas."""
@@ -43,7 +44,8 @@ class Sessions:
     def find(self, session_id: str, secret: str | None) -> Answering:
         """The session, for a request with its secret. The same error for a wrong secret and for no such session."""
         session = self._open.get(session_id)
-        if session is None or not hmac.compare_digest((secret or "").encode(), session.secret.encode()):
+        right = session is not None and hmac.compare_digest((secret or "").encode(), session.secret.encode())
+        if session is None or (session.needs_key and not right):
             raise RequestError("there is no such session, or this is not its key", status=401)
         return session
 

@@ -45,6 +45,7 @@ class TurnRequest:
     logprobs: bool = False
     prompt_ids: list[int] | None = None  # the prompt, of an interface of token ids
     choices: int = 1  # answers to the same prompt, each drawn on its own
+    headers: Mapping[str, str] = field(default_factory=dict)  # of a session's request, by names of any case
 
 
 @dataclass(frozen=True, slots=True)

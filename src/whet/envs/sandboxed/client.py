@@ -241,10 +241,16 @@ class SandboxClient:
         self._entry(sandbox_id).jobs[job_id] = job
         return BackgroundJob(job_id, sandbox_id)
 
-    async def get_background_job(self, sandbox_id: str, job: BackgroundJob) -> BackgroundJobStatus:
-        """Whether a job has ended, and how."""
+    async def get_background_job(
+        self, sandbox_id: str, job: BackgroundJob, timeout: float | None = None
+    ) -> BackgroundJobStatus:
+        """Whether a job has ended, and how; `timeout` is accepted for 0.1."""
         running = self._job(job)
         return _status(job, await running.wait()) if running.done else BackgroundJobStatus(job.job_id, False)
+
+    async def wait_background_job(self, job: BackgroundJob) -> BackgroundJobStatus:
+        """How a job has ended, once it has."""
+        return _status(job, await self._job(job).wait())
 
     async def run_background_job(
         self,

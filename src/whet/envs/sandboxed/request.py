@@ -30,6 +30,8 @@ class CreateSandboxRequest(BaseModel):
     memory_gb: float = Field(2, gt=0, description="Memory in GiB.")
     disk_size_gb: float = Field(5, gt=0, description="Home, /tmp and /dev/shm together, in GiB.")
     gpu_count: int = Field(0, ge=0, description="No sandbox of whet has a GPU: more than 0 is refused.")
+    gpu_type: str | None = Field(None, description="Of a hosted service; without meaning here.")
+    vm: bool = Field(False, description="Of a hosted service; without meaning here.")
     timeout_minutes: float = Field(60, gt=0, description="The sandbox is closed so long after its creation.")
     environment_vars: dict[str, str] | None = Field(None, description="Environment variables of every command.")
     network: list[str] = Field([], description="Hosts that may be reached; none by default.")
@@ -90,8 +92,8 @@ def without_meaning(request: CreateSandboxRequest, backend: str) -> list[str]:
             f"docker_image={request.docker_image!r} (the {backend} sandbox shows this system's own programs; "
             "backend='docker' runs images)"
         )
-    for name in ("team_id", "advanced_configs"):
-        if getattr(request, name) is not None:
+    for name in ("team_id", "advanced_configs", "gpu_type", "vm"):
+        if getattr(request, name):
             said.append(f"{name} (of a hosted sandbox service)")
     return said
 

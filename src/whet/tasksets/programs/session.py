@@ -55,11 +55,12 @@ class Opening:
 
 @dataclass(slots=True)
 class Request:
-    """One turn that a program requests; `tools` is None for the tools of the rollout."""
+    """One turn that a program requests; `tools` is None for the tools of the rollout, `headers` are those over HTTP."""
 
     prompt: Messages
     tools: list[Tool] | None
     answer: asyncio.Future[Response]
+    headers: Mapping[str, str]
 
 
 class Session:
@@ -71,8 +72,12 @@ class Session:
         state: State,
         ask_user: Callable[[Messages], Awaitable[Messages]],
         gateway: Callable[[], SessionGateway],
+        *,
+        needs_key: bool = True,
     ) -> None:
+        """Without `needs_key` its address, which is random, is enough to send requests."""
         self.state = state
+        self.needs_key = needs_key
         self._gateway = gateway
         self._opening: Opening | None = None
         self._ask_user = ask_user
@@ -93,13 +98,13 @@ class Session:
         """
         return cast(AssistantMessage, completion_messages(await self.respond(messages, tools))[0])
 
-    async def respond(self, messages: Any, tools: Any = None) -> Response:
+    async def respond(self, messages: Any, tools: Any = None, headers: Mapping[str, str] | None = None) -> Response:
         """Like `ask`; the whole response, with usage and tokens."""
         if self._closed:
             raise EnvError("the rollout is over: there is no model to ask any more")
         answer: asyncio.Future[Response] = self._loop.create_future()
         prompt = normalize_messages(messages, field_name="messages")
-        self._requests.put_nowait(Request(prompt, normalize_tool_defs(tools), answer))
+        self._requests.put_nowait(Request(prompt, normalize_tool_defs(tools), answer, headers or {}))
         self._open.add(answer)
         try:
             return await answer
@@ -196,7 +201,7 @@ class Session:
             self._running.exception()  # retrieved: what ended the rollout is its error already
 
     async def _run(self) -> Any:
-        offered = {"task": self.state["task"], "state": self.state, "session": self}
+        offered = {"task": self.state.get("task"), "state": self.state, "session": self}
         arguments = CallSpec.of(self._program).select(offered)
         if inspect.iscoroutinefunction(self._program):
             return await self._program(**arguments)
