@@ -10,19 +10,22 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
+from transformers import AutoModelForCausalLM
 
-from whet.errors import ConfigError
-from whet.inference.loading import shares_base
+from whet.errors import ConfigError, TrainingError
+from whet.inference.loading import read_model, shares_base
 from whet.inference.model_names import resolve_model
+from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.rl.config import RunConfig
 from whet.rl.data.assembly import RewardShaper, assemble
 from whet.rl.data.curriculum import DrawnTask
 from whet.rl.data.metrics import without_clock
+from whet.rl.data.teacher import HintedPrompts, teacher_view
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.loop.group import Group
 from whet.rl.run import run_training
-from whet.types import State
+from whet.types import State, UserMessage
 
 ENVIRONMENTS = [{"id": "reverse-text", "name": "rl"}, {"id": "reverse-text", "name": "taught", "algorithm": "opd"}]
 
@@ -115,8 +118,12 @@ def test_gradients_of_both_are_the_weighted_sum_of_each_alone(student: Path, tmp
     assert any(float(gradient.abs().max()) > 1e-3 * scale for gradient in alone[0].values())
 
 
-def test_a_run_of_both_has_a_curve_for_each_and_resumes_bit_for_bit(student: Path, tmp_path: Path) -> None:
-    config = run_config(tmp_path, model=str(student), checkpointing={"save_every_n_steps": 1})
+@pytest.mark.parametrize(("kind", "reference"), [("opd", "whet/tiny"), ("opsd", "initial"), ("opsd", "current")])
+def test_a_run_of_both_has_a_curve_for_each_and_resumes_bit_for_bit(
+    student: Path, tmp_path: Path, kind: str, reference: str
+) -> None:
+    keys = {"env": [ENVIRONMENTS[0], {**ENVIRONMENTS[1], "algorithm": kind}], "algorithm": {"reference": reference}}
+    config = run_config(tmp_path, model=str(student), checkpointing={"save_every_n_steps": 1}, **keys)
     assert run_training(config, json_output=True).state == "finished"
     expected = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
     assert all(0 < line["policy/distilled_frac"] < 1 for line in expected)
@@ -125,6 +132,91 @@ def test_a_run_of_both_has_a_curve_for_each_and_resumes_bit_for_bit(student: Pat
     assert run_training(config, resume=True, json_output=True).state == "finished"
     resumed = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
     assert list(map(without_clock, resumed)) == list(map(without_clock, expected))
+
+
+SAID = ([64, 65, 64], [65], [64, 258])
+"""Two turns, and the tokens between them."""
+
+
+def hinted_groups(renderer: ChatRenderer, **keys: Any) -> list[Group]:
+    """One rollout, its prompts as the policy client renders them."""
+    asked = [UserMessage("Reverse: ab")]
+    prompt, (first, between, second) = renderer.render(asked), SAID
+    state = rollout(1.0, first)
+    state.update({"answer": "ba", **keys})
+    state["trajectory"][0]["prompt"] = asked
+    state["trajectory"][0]["tokens"]["prompt_ids"] = prompt
+    later = rollout(1.0, second)["trajectory"][0]
+    later["tokens"]["prompt_ids"] = [*prompt, *first, *between]
+    state["trajectory"].append(later)
+    return [Group(0, DrawnTask(0, 0, 0, 0), "taught", [state])]
+
+
+def view_of(groups: list[Group], prompts: HintedPrompts, config: RunConfig) -> tuple[Any, Any]:
+    shaper = RewardShaper(config.algorithm)
+    part = assemble(groups, config.algorithm, shaper, temperature=1.0, distilled=config.distilled)
+    return part, teacher_view(part, groups, prompts)
+
+
+OPSD = [{**ENVIRONMENTS[1], "algorithm": "opsd"}]
+
+
+@pytest.fixture(scope="module")
+def renderer() -> ChatRenderer:
+    return read_model("whet/tiny").renderer
+
+
+def test_the_teacher_of_self_distillation_is_the_model_behind_the_prompt_with_the_hint(
+    tmp_path: Path, renderer: ChatRenderer
+) -> None:
+    torch.set_num_threads(1)
+    config = run_config(tmp_path, env=OPSD, algorithm={"reference": "current", "loss": "ppo"})
+    part, view = view_of(hinted_groups(renderer), HintedPrompts(renderer, {"taught": "It is {hint}."}, 999), config)
+    learner = make_learner(resolve_model("whet/tiny"), optimizer=OptimizerConfig(), lora=None, **options(tmp_path))
+    batch = view.to_student(learner.token_logprobs(view.batch), part.batch)
+    output = learner.forward_backward(batch, config.algorithm)
+
+    model = AutoModelForCausalLM.from_pretrained(resolve_model("whet/tiny"), dtype=torch.float64).eval()
+    said, trained = [*SAID[0], *SAID[1], *SAID[2]], torch.tensor([0, 1, 2, 4, 5])
+
+    def logprobs(text: str) -> torch.Tensor:
+        prompt = renderer.render([UserMessage(text)])
+        logits = model(torch.tensor([[*prompt, *said]])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        return logits[torch.arange(6), torch.tensor(said)][trained]
+
+    p_N, q_N = logprobs("Reverse: ab"), logprobs("Reverse: ab\n\nIt is ba.").detach()
+    gap_N = (p_N - q_N).detach()
+    (gap_N * p_N).mean().backward()
+    assert output.sums["kl_teacher"] == pytest.approx(float(gap_N.sum()), rel=5e-6)
+    assert float(gap_N.abs().max()) > 0.01
+    theirs = {
+        name: p.grad for name, p in model.named_parameters()
+    }  # in double precision; the learner computes in single
+    scale = max(float(gradient.abs().max()) for gradient in theirs.values() if gradient is not None)
+    for name, p in learner.weights.parameters():
+        torch.testing.assert_close(p.grad.double() / part.divisor, theirs[name], atol=5e-6 * scale, rtol=0)
+
+
+def test_a_hint_is_the_rollout_s_or_the_row_s_or_the_answer(tmp_path: Path, renderer: ChatRenderer) -> None:
+    config, prompts = run_config(tmp_path, env=OPSD), HintedPrompts(renderer, {"taught": "It is {hint}."}, 60)
+    shown = {
+        "of the rollout": {"hint": "x", "info": {"hint": "y"}},
+        "of the row": {"info": {"hint": "y"}},
+        "answer": {},
+    }
+    for keys, hint in zip(shown.values(), ("x", "y", "ba"), strict=True):
+        _, view = view_of(hinted_groups(renderer, **keys), prompts, config)
+        assert f"Reverse: ab\n\nIt is {hint}." in renderer.decode(view.batch.ids.tolist())
+        assert view.batch.ids[view.batch.trained].tolist() == [*SAID[0], *SAID[2]]
+    part, view = view_of(hinted_groups(renderer, hint=""), prompts, config)
+    assert view.batch.ids.tolist() == part.batch.ids.tolist()
+    for keys, said in (({"answer": None}, "gives none"), ({"hint": "word " * 60}, "the model takes 60")):
+        with pytest.raises(TrainingError, match=said):
+            view_of(hinted_groups(renderer, **keys), prompts, config)
+    changed = hinted_groups(renderer)
+    changed[0].states[0]["trajectory"][0]["prompt"] = [UserMessage("Other")]
+    with pytest.raises(TrainingError, match="not what was sampled from"):
+        view_of(changed, prompts, config)
 
 
 @pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)])
@@ -205,9 +297,13 @@ def test_a_teacher_of_other_tokens_is_refused_by_name(tmp_path: Path) -> None:
     [
         ({"algorithm": {}}, "needs a teacher"),
         ({"env": ENVIRONMENTS[:1]}, "reference would have no effect"),
-        ({"buffer": {"difficulty_threshold": 0.1}}, "opd does not learn from"),
+        ({"buffer": {"difficulty_threshold": 0.1}}, "which distillation ignores"),
         ({"algorithm": {"reference": "whet/tiny", "loss": "cross_entropy"}}, "imitates all rollouts"),
         ({"eval": {"env": ENVIRONMENTS[1:]}}, "not learned from"),
+        ({"algorithm": {"reference": "current"}}, "teacher of opsd alone"),
+        ({"env": OPSD, "algorithm": {"reference": "current", "kl_coef": 0.1}}, "teacher of opsd alone"),
+        ({"env": [{**OPSD[0], "hint_prompt": "no"}], "algorithm": {}}, "where the hint goes"),
+        ({"env": [{**ENVIRONMENTS[1], "hint_prompt": "So: {hint}"}]}, 'without algorithm = "opsd"'),
     ],
 )
 def test_what_has_no_effect_is_refused(tmp_path: Path, keys: dict[str, Any], said: str) -> None:

@@ -18,7 +18,7 @@ from whet.envs.config.sections import with_files
 from whet.errors import ConfigError
 from whet.inference.devices import visible_gpus
 from whet.rl.data.curriculum import BufferConfig
-from whet.rl.sections.algorithm import AlgorithmConfig
+from whet.rl.sections.algorithm import CURRENT, AlgorithmConfig
 from whet.rl.sections.inference import EngineKind, GpuSplit, LogprobsMode, split_gpus
 from whet.rl.sections.recipes import with_recipe_of_run
 from whet.rl.sections.rules import RULES
@@ -107,12 +107,18 @@ class RunConfig(TrainingConfig):
     @property
     def distilled(self) -> frozenset[str]:
         """Names of the environments that are learned from a teacher."""
-        return frozenset(env.label for env in self.env if env.algorithm == "opd")
+        return frozenset(env.label for env in self.env if env.algorithm != "rl")
+
+    @property
+    def hinted(self) -> dict[str, str]:
+        """Of the environments whose teacher has hints, what holds them."""
+        return {env.label: env.hint_prompt for env in self.env if env.algorithm == "opsd"}
 
     @property
     def reference(self) -> str | None:
-        """The policy that the learner is compared with; None where it is with none."""
-        return self.algorithm.reference if self.algorithm.kl_coef or self.distilled else None
+        """The policy that the learner is compared with; None where it is with none, or with itself."""
+        reference = self.algorithm.reference if self.algorithm.kl_coef or self.distilled else None
+        return None if reference == CURRENT else reference
 
     @property
     def gpus(self) -> GpuSplit:

@@ -28,6 +28,7 @@ from whet.rl.data.adaptive_weights import AdaptiveWeights
 from whet.rl.data.assembly import RewardShaper
 from whet.rl.data.curriculum import Curriculum, Pool
 from whet.rl.data.metrics import Lengths
+from whet.rl.data.teacher import HintedPrompts
 from whet.rl.loop.group import BatchSource, GroupFilter
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv, environment_workers
 from whet.rl.loop.orchestrator import Orchestrator
@@ -129,6 +130,7 @@ class ReinforcementRun(TrainingRun):
     def _loop(self, records: Records) -> Orchestrator:
         config, engine = self.config, self.client.engine
         evaluation = HeldOutEvaluation(config, self.held_out, self.client, self.monitor)
+        prompts = HintedPrompts(self.client.renderer, config.hinted, self.client.max_context)
         return Orchestrator(
             config=config,
             last_step=self.last_step,
@@ -140,6 +142,7 @@ class ReinforcementRun(TrainingRun):
             monitor=self.monitor,
             shaper=self.shaper,
             adaptive=self.adaptive,
+            prompts=prompts if config.hinted else None,
             run_blocking=asyncio.to_thread if config.asynchronous or config.ranks > 1 else inline,
             watchdog=self.watchdog,
             memory=self.memory,

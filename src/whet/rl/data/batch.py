@@ -239,6 +239,7 @@ class PackedBatch:
     groups: NDArray[np.int32] | None = None  # B; the group of a sequence, whatever the number; None: of none
     distilled: NDArray[np.bool_] | None = None  # B; learned by the KL to the teacher; None: none is
     selected: NDArray[np.bool_] | None = None  # T; what the loss has chosen from the whole step; None: nothing
+    teacher_logprobs: NDArray[np.float32] | None = None  # T; of distilled tokens; None: those of the reference
 
     @property
     def sequences(self) -> int:
@@ -280,6 +281,7 @@ class PackedBatch:
             groups=None if self.groups is None else self.groups[chosen],
             distilled=None if self.distilled is None else self.distilled[chosen],
             selected=None if self.selected is None else self.selected[tokens],
+            teacher_logprobs=None if self.teacher_logprobs is None else self.teacher_logprobs[tokens],
         )
 
 

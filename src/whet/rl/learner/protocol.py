@@ -102,6 +102,10 @@ class Learner(ABC):
         """log p of every trained token under the present weights, as it was sampled; 0 for others. No gradients."""
 
     @abstractmethod
+    def reference_logprobs(self, batch: PackedBatch) -> NDArray[np.float32]:
+        """The same under the reference, which the learner was made with."""
+
+    @abstractmethod
     def optim_step(self, params: OptimParams) -> OptimOutput:
         """Divide, clip, apply and clear the gradients; `version` grows by one where the step ends a batch."""
 

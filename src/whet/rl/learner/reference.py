@@ -33,9 +33,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,9 +45,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from whet.errors import ConfigError
+from whet.rl.algorithms import LossInputs
+from whet.rl.data.batch import PackedBatch
+from whet.rl.learner.forward.forward_pass import Layout
 from whet.rl.learner.optim import hold
 from whet.rl.learner.weights import Weights
-from whet.rl.sections.algorithm import KLEstimator
+from whet.rl.sections.algorithm import KLEstimator, LossConfig
 
 FILE = "reference.safetensors"
 """In a checkpoint, where it has been reset."""
@@ -122,6 +126,43 @@ def kl_to_reference(logprobs_N: Tensor, reference_logprobs_N: Tensor, estimator:
         return gap_N + gap_N * (logprobs_N - logprobs_N.detach())
     x_N = reference_logprobs_N - logprobs_N
     return 0.5 * x_N.square() if estimator == "k2" else x_N.expm1() - x_N
+
+
+def kl_terms(
+    batch: PackedBatch,
+    layout: Layout,
+    inputs: LossInputs,
+    reference_N: Tensor | None,
+    loss: LossConfig,
+    tensor: Callable[[NDArray[Any]], Tensor],
+) -> tuple[LossInputs, Tensor, dict[str, float]]:
+    """The KL to the reference: in the advantages, or what it adds to the loss; and its sums.
+
+    Tokens that are distilled have the whole KL in their loss, to the teacher where the batch has its logprobs. It
+    is `k1`: the others' gradients are not that of the KL where the two policies are far apart. `tensor` brings an array
+    to the device.
+    """
+    logprobs_N = inputs.logprobs_N
+    added_N, sums = torch.zeros_like(logprobs_N), dict[str, float]()
+    taught_N = torch.zeros_like(logprobs_N, dtype=torch.bool)
+    if batch.distilled is not None:
+        taught_N = tensor(batch.distilled[batch.sequence_of_token[layout.targets]]).bool()
+        teacher_N = reference_N
+        if batch.teacher_logprobs is not None:
+            teacher_N = tensor(batch.teacher_logprobs[layout.targets])
+        assert teacher_N is not None, "the batch has the teacher's logprobs, or the learner a reference"
+        added_N = kl_to_reference(logprobs_N, teacher_N, "k1").masked_fill(~taught_N, 0)
+        sums = {"kl_teacher": added_N.detach().sum().item(), "distilled": float(taught_N.sum().item())}
+    if loss.kl_coef and reference_N is not None:
+        of_N = logprobs_N if loss.kl_in == "loss" else inputs.sampled_logprobs_N
+        kl_N = kl_to_reference(of_N, reference_N, loss.kl_estimator).masked_fill(taught_N, 0)
+        sums["kl_reference"] = kl_N.detach().sum().item()
+        if loss.kl_in == "loss":
+            added_N = added_N + loss.kl_coef * kl_N
+        else:
+            to_come_N = sums_to_come(kl_N, layout.targets, batch.sequence_of_token[layout.targets])
+            inputs = replace(inputs, advantages_N=inputs.advantages_N - loss.kl_coef * to_come_N)
+    return inputs, added_N, sums
 
 
 def sums_to_come(values_N: Tensor, targets_N: NDArray[np.int64], sequence_N: NDArray[np.int32]) -> Tensor:

@@ -8,7 +8,7 @@ until `optim_step` divides them. What is trained (`weights`), how it is updated 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -34,7 +34,7 @@ from whet.rl.learner.optim import Optimizer, schedule_factor
 from whet.rl.learner.packed_base import described
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams, TokenValues
 from whet.rl.learner.ratio_limits import limited
-from whet.rl.learner.reference import Reference, kl_to_reference, sums_to_come
+from whet.rl.learner.reference import Reference, kl_terms
 from whet.rl.learner.saved_state import SavedState, read_state, save_state
 from whet.rl.learner.weights import Weights, forget_published
 from whet.rl.learner.whole import Whole
@@ -121,7 +121,8 @@ class TorchLearner(Learner):
         output = LossOutput(loss=0.0, tokens=batch.trained_tokens, peak_flops=self._peak_flops)
         seen = TokenValues(np.zeros(len(batch.ids), np.float32), np.zeros(len(batch.ids), np.bool_))
         micros, fault = self._micro_batches(batch), None
-        compared = loss.kl_coef or batch.distilled is not None or (self._reference is not None and not self._alone)
+        taught = batch.distilled is not None and batch.teacher_logprobs is None
+        compared = loss.kl_coef or taught or (self._reference is not None and not self._alone)
         references = self._references(micros) if compared else [None] * len(micros)
         wholes = self._wholes(micros) if self._dropouts and (sampled or compared) else [None] * len(micros)
         self.weights.model.eval()
@@ -138,8 +139,8 @@ class TorchLearner(Learner):
                 logprobs_N, entropies_N = map(_valued, (logprobs_N, entropies_N), whole)
             inputs = self._loss_inputs(batch, micro.layout, logprobs_N)
             added_N, kl_sums = None, dict[str, float]()
-            if reference_N is not None:
-                inputs, added_N, kl_sums = self._kl_terms(batch, micro.layout, inputs, reference_N, loss)
+            if reference_N is not None or batch.teacher_logprobs is not None:
+                inputs, added_N, kl_sums = kl_terms(batch, micro.layout, inputs, reference_N, loss, self._pass.tensor)
             terms, limited_tokens = limited(function, inputs, loss)
             _add(output.sums, limited_tokens)
             _add(output.sums, kl_sums)
@@ -174,12 +175,14 @@ class TorchLearner(Learner):
     def token_logprobs(self, batch: PackedBatch) -> NDArray[np.float32]:
         """log p of every trained token under the present weights, as it was sampled; 0 for other tokens."""
         self.weights.model.eval()
-        result_T = np.zeros(len(batch.ids), np.float32)
         micros = self._micro_batches(batch)
-        for micro, (logprobs_N, _) in zip(micros, self._forward(micros), strict=True):
-            if not micro.filler:
-                result_T[micro.layout.targets] = logprobs_N.cpu().numpy()
-        return result_T
+        return _in_batch(batch, micros, (logprobs_N for logprobs_N, _ in self._forward(micros)))
+
+    @torch.no_grad()
+    def reference_logprobs(self, batch: PackedBatch) -> NDArray[np.float32]:
+        """The same under the reference. Raises `TrainingError` where the learner was made without one."""
+        micros = self._micro_batches(batch)
+        return _in_batch(batch, micros, self._references(micros))
 
     def optim_step(self, params: OptimParams) -> OptimOutput:
         """Divide, clip, apply and clear. `params.learning_rate` is the peak: the schedule is applied here.
@@ -302,32 +305,6 @@ class TorchLearner(Learner):
         with reference.lend() as model:
             return self._pass.logprobs(model, seen)[0]
 
-    def _kl_terms(
-        self, batch: PackedBatch, layout: Layout, inputs: LossInputs, reference_N: Tensor, loss: LossConfig
-    ) -> tuple[LossInputs, Tensor, dict[str, float]]:
-        """The KL to the reference: in the advantages, or what it adds to the loss; and its sums.
-
-        Tokens that are distilled have the whole KL in their loss. It is `k1`: the others' gradients are not that of the
-        KL where the two policies are far apart.
-        """
-        logprobs_N = inputs.logprobs_N
-        added_N, sums = torch.zeros_like(logprobs_N), dict[str, float]()
-        taught_N = torch.zeros_like(logprobs_N, dtype=torch.bool)
-        if batch.distilled is not None:
-            taught_N = self._pass.tensor(batch.distilled[batch.sequence_of_token[layout.targets]]).bool()
-            added_N = kl_to_reference(logprobs_N, reference_N, "k1").masked_fill(~taught_N, 0)
-            sums = {"kl_teacher": added_N.detach().sum().item(), "distilled": float(taught_N.sum().item())}
-        if loss.kl_coef:
-            of_N = logprobs_N if loss.kl_in == "loss" else inputs.sampled_logprobs_N
-            kl_N = kl_to_reference(of_N, reference_N, loss.kl_estimator).masked_fill(taught_N, 0)
-            sums["kl_reference"] = kl_N.detach().sum().item()
-            if loss.kl_in == "loss":
-                added_N = added_N + loss.kl_coef * kl_N
-            else:
-                to_come_N = sums_to_come(kl_N, layout.targets, batch.sequence_of_token[layout.targets])
-                inputs = replace(inputs, advantages_N=inputs.advantages_N - loss.kl_coef * to_come_N)
-        return inputs, added_N, sums
-
     def _loss_inputs(self, batch: PackedBatch, layout: Layout, logprobs_N: Tensor) -> LossInputs:
         sequence_N = batch.sequence_of_token[layout.targets]
         return LossInputs(
@@ -360,6 +337,14 @@ def move_learner(weights: Weights, optimizer: Optimizer, reference: Reference | 
         for name, value in state.items():
             if isinstance(value, Tensor):
                 state[name] = move((number, name), value, fixed=False)
+
+
+def _in_batch(batch: PackedBatch, micros: Sequence[MicroBatch], logprobs: Iterable[Tensor]) -> NDArray[np.float32]:
+    result_T = np.zeros(len(batch.ids), np.float32)
+    for micro, logprobs_N in zip(micros, logprobs, strict=True):
+        if not micro.filler:
+            result_T[micro.layout.targets] = logprobs_N.cpu().numpy()
+    return result_T
 
 
 def _valued(of_dropout_N: Tensor, value_N: Tensor) -> Tensor:

@@ -20,8 +20,8 @@ from __future__ import annotations
 import asyncio
 import operator
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Any, TypeVar
 
@@ -52,6 +52,7 @@ from whet.rl.data.metrics import (
     step_metrics,
 )
 from whet.rl.data.passes import loss_of_passes, passes_over
+from whet.rl.data.teacher import HintedPrompts, teacher_view
 from whet.rl.learner.protocol import (
     LossOutput,
     OptimOutput,
@@ -62,6 +63,7 @@ from whet.rl.learner.protocol import (
 from whet.rl.loop.group import BatchPart, BatchSource, Group, Tally
 from whet.rl.loop.training_loop import TrainingLoop
 from whet.rl.monitors.protocol import StepReport
+from whet.rl.sections.algorithm import CURRENT
 from whet.rl.supervision.ending import StopRequested as StopRequested
 from whet.rl.supervision.ending import unless_stopped
 
@@ -77,6 +79,7 @@ class Orchestrator(TrainingLoop):
     engine: Engine
     shaper: RewardShaper
     adaptive: AdaptiveWeights
+    prompts: HintedPrompts | None = None  # of the teacher, where environments have hints
     _recording: asyncio.Future[None] | None = None
     _turns: dict[str, float] = field(default_factory=dict)  # metrics of the step's turns on the device
 
@@ -156,6 +159,7 @@ class Orchestrator(TrainingLoop):
                 loss_weights=weights,
                 distilled=self.config.distilled,
             )
+            assembled = await self._with_teacher(part.groups, assembled)
             if part.tally is not None:
                 require_tokens([*learned.parts, assembled], algorithm)
             if algorithm.learns_in_passes:
@@ -166,6 +170,16 @@ class Orchestrator(TrainingLoop):
             else:  # a part whose rollouts have no tokens, or are masked
                 learned.add(part, assembled, nothing_learned(len(assembled.batch.ids)))
         return learned
+
+    async def _with_teacher(self, groups: Sequence[Group], assembled: Assembled) -> Assembled:
+        """What a teacher makes of the tokens that are distilled, where it is shown something else than the student."""
+        view = teacher_view(assembled, groups, self.prompts) if self.prompts is not None else None
+        if view is None:
+            return assembled
+        itself = self.config.algorithm.reference == CURRENT
+        logprobs = self.learner.token_logprobs if itself else self.learner.reference_logprobs
+        logprobs_T = await self._in_learner(partial(logprobs, view.batch))
+        return replace(assembled, batch=view.to_student(logprobs_T, assembled.batch))
 
     async def _learn_in_passes(self, step: int, learned: StepAccumulator, part: BatchPart, whole: Assembled) -> None:
         """Optimiser steps over parts of a batch, all but the last one."""

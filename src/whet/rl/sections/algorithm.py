@@ -40,6 +40,8 @@ PART_OF: dict[str, str] = {
 
 INITIAL = "initial"
 """`reference`: the weights that the run began with."""
+CURRENT = "current"
+"""`reference`: the weights that learn, as they are before a batch."""
 
 
 def _constants(loss: str) -> Mapping[str, Any]:
@@ -246,8 +248,9 @@ class AlgorithmConfig(LossConfig):
     reference: str = Field(
         INITIAL,
         min_length=1,
-        description="What kl_coef holds to, and the teacher of opd: initial (the weights the run began with; with "
-        "[lora] the base), a model, or an adapter, which shares the base that [lora] trains on.",
+        description="What kl_coef holds to, and the teacher of opd and opsd: initial (the weights the run began with; "
+        "with [lora] the base), a model, or an adapter, which shares the base that [lora] trains on. Of opsd also "
+        "current, the weights that learn.",
     )
     reset_reference: int | None = Field(
         None, ge=1, description="Steps after which the reference becomes the policy of then, again and again."

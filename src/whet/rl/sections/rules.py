@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from whet.inference.protocol import GREEDY_BELOW
+from whet.rl.sections.algorithm import CURRENT
 from whet.rl.sections.inference import OF_A_POOL
 from whet.rl.sections.training import early_stop_without_effect
 
@@ -92,17 +93,21 @@ def environments_have_one_share_each(run: RunConfig) -> str | None:
 
 
 def a_teacher_teaches(run: RunConfig) -> str | None:
-    reference = run.algorithm.differs("reference")
-    if any(env.algorithm != "rl" for env in run.eval.env):
-        return "algorithm of an [[eval.env]] has no effect: it is not learned from"
+    reference, kinds = run.algorithm.differs("reference"), {env.algorithm for env in run.env}
+    if any(env.algorithm != "rl" or env.differs("hint_prompt") for env in run.eval.env):
+        return "algorithm and hint_prompt of an [[eval.env]] have no effect: it is not learned from"
+    if any(env.differs("hint_prompt") and env.algorithm != "opsd" for env in run.env):
+        return 'hint_prompt of an [[env]] has no effect without algorithm = "opsd"'
+    if run.algorithm.reference == CURRENT and (run.algorithm.kl_coef or kinds.isdisjoint({"opsd"}) or "opd" in kinds):
+        return 'algorithm.reference = "current" is the teacher of opsd alone: kl_coef and opd need other weights'
     if not run.distilled:
         return "algorithm.reference would have no effect: kl_coef is 0" if reference and run.reference is None else None
-    if not reference:
+    if "opd" in kinds and not reference:
         return 'algorithm = "opd" of an [[env]] needs a teacher: set [algorithm] reference to a model'
     if run.buffer.difficulty_threshold:
-        return "buffer.difficulty_threshold replaces groups by their rewards, which opd does not learn from: remove it"
+        return "buffer.difficulty_threshold replaces groups by their rewards, which distillation ignores: remove it"
     if run.algorithm.loss == "cross_entropy":
-        return 'algorithm = "opd" of an [[env]] has no effect on loss = "cross_entropy", which imitates all rollouts'
+        return 'algorithm of an [[env]] has no effect on loss = "cross_entropy", which imitates all rollouts'
     return None
 
 

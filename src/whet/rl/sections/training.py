@@ -9,7 +9,7 @@ import math
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from whet.config import Paths, StrictModel
 from whet.envs.config.env_table import EnvTable
@@ -74,14 +74,22 @@ class EvalSamplingConfig(StrictModel):
     enable_thinking: bool | None = Field(None, description="Ask the chat template for thinking or for none.")
 
 
+HINT = "{hint}"
+HINT_PROMPT = f"This is known of the task. Answer as if you had come to it yourself:\n{HINT}"
+
+
 class TrainingEnvConfig(EnvTable):
     """`[[env]]`: one environment to learn from."""
 
     weight: float = Field(1.0, gt=0, description="Share of the groups of a batch, relative to the other environments.")
-    algorithm: Literal["rl", "opd"] = Field(
+    algorithm: Literal["rl", "opd", "opsd"] = Field(
         "rl",
         description="What its rollouts are learned by: their rewards, or (opd, on-policy distillation) the KL to the "
-        "teacher, which is [algorithm] reference.",
+        "teacher, which is [algorithm] reference; with opsd (self-distillation) the teacher has a hint in its prompt.",
+    )
+    hint_prompt: str = Field(
+        HINT_PROMPT,
+        description=f"Of opsd: what the teacher reads behind the last message of the user; {HINT} becomes the hint.",
     )
     loss_weight: float = Field(
         1.0, gt=0, description="What the loss of its tokens is multiplied with, relative to the other environments."
@@ -89,6 +97,13 @@ class TrainingEnvConfig(EnvTable):
     name: str | None = Field(
         None, min_length=1, description="Name in metrics; if absent the id without owner and version."
     )
+
+    @field_validator("hint_prompt")
+    @classmethod
+    def _has_the_hint(cls, value: str) -> str:
+        if HINT not in value:
+            raise ValueError(f"hint_prompt has to say where the hint goes: {HINT}")
+        return value
 
     @property
     def label(self) -> str:

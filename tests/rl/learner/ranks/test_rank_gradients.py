@@ -33,6 +33,7 @@ class Case:
     groups: tuple = UNEVEN
     replayed: bool = False
     taught: bool = False  # every other sequence is learned from the reference
+    shown: bool = False  # or from what a teacher made of something else
     options: dict = dataclasses.field(default_factory=dict)
 
 
@@ -55,6 +56,9 @@ CASES = {
     ),
     "a teacher without any kl": Case(
         2, loss=PPO, taught=True, options={"optimizer": SGD, "reference": "{models}/llama", "micro_batch_tokens": 20}
+    ),
+    "a teacher that was shown something else, one rank without a part": Case(
+        3, loss=PPO, taught=True, shown=True, groups=((2, 6), (2, 5)), options={"optimizer": SGD}
     ),
     "kl to a model of transformers' own forward": Case(2, loss=KL, options={"reference": "{models}/gpt2"}),
     "lora, kl to its base": Case(3, loss=KL, options={"lora": LORA, "reference": "initial", "micro_batch_tokens": 20}),
@@ -83,7 +87,10 @@ def batch_of(case, make_rollouts):
     advantages = rng.normal(size=len(sequences))
     weights = None if "lora" in case.options else rng.uniform(0.5, 2, len(sequences))
     taught = [bool(n % 2) for n in range(len(sequences))] if case.taught else None
-    return pack(sequences, advantages, weights, range(len(sequences)), taught)
+    batch = pack(sequences, advantages, weights, range(len(sequences)), taught)
+    if not case.shown:
+        return batch
+    return dataclasses.replace(batch, teacher_logprobs=rng.uniform(-3, -1, len(batch.ids)).astype(np.float32))
 
 
 def numbers(named):
@@ -101,6 +108,7 @@ def test_gradients_and_updates_are_those_of_one_process(case, models, ranks, opt
     gradients = numbers((name, p.grad) for name, p in one.weights.parameters())
     moved = one.optim_step(step)
     expected_T = one.token_logprobs(batch)
+    of_reference = ("reference_logprobs",) if "reference" in chosen else ()
 
     division = divide(batch, case.ranks)
     answers = ranks.run(
@@ -113,11 +121,12 @@ def test_gradients_and_updates_are_those_of_one_process(case, models, ranks, opt
                 ("optim_step", step),
                 ("weights",),
                 ("token_logprobs", part),
+                *((verb, part) for verb in of_reference),
             ]
             for part in division.parts
         ],
     )
-    losses, of_ranks, steps, weights, logprobs = zip(*answers, strict=True)
+    losses, of_ranks, steps, weights, logprobs, *of_references = zip(*answers, strict=True)
     assert all(relative(found, gradients) < EXACT for found in of_ranks)
     assert all(relative(found, numbers(one.weights.parameters())) < EXACT for found in weights)
     assert all(found == steps[0] for found in steps)
@@ -130,3 +139,5 @@ def test_gradients_and_updates_are_those_of_one_process(case, models, ranks, opt
         np.testing.assert_allclose(joined.values.logprobs_T, loss.values.logprobs_T, atol=1e-5)
         np.testing.assert_array_equal(joined.values.clipped_T, loss.values.clipped_T)
     np.testing.assert_allclose(division.join_logprobs(logprobs), expected_T, atol=2e-5)
+    for found in of_references:
+        np.testing.assert_allclose(division.join_logprobs(found), one.reference_logprobs(batch), atol=2e-5)

@@ -147,6 +147,11 @@ class RankLearner(TorchLearner):
             model.reshard()
         super()._reset_reference()
 
+    def reference_logprobs(self, batch: PackedBatch | None) -> NDArray[np.float32]:
+        logprobs_T = super().reference_logprobs(empty_part() if batch is None else batch)
+        self._reshard()
+        return logprobs_T
+
     def _save_state(self, directory: Path, state: SavedState) -> None:
         self._sharding.together(
             lambda: save_state_of_ranks(directory, state, self._sharding), "writing the optimiser's state"

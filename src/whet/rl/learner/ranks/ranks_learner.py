@@ -85,11 +85,17 @@ class RanksLearner(Learner):
         return division.join(self._each("forward_backward", [(part, loss) for part in division.parts]))
 
     def token_logprobs(self, batch: PackedBatch) -> NDArray[np.float32]:
+        return self._logprobs("token_logprobs", batch)
+
+    def reference_logprobs(self, batch: PackedBatch) -> NDArray[np.float32]:
+        return self._logprobs("reference_logprobs", batch)
+
+    def _logprobs(self, verb: str, batch: PackedBatch) -> NDArray[np.float32]:
         if self._group.size == 1:
-            logprobs_T: NDArray[np.float32] = self._call("token_logprobs", batch)
+            logprobs_T: NDArray[np.float32] = self._call(verb, batch)
             return logprobs_T
         division = divide(batch, self._group.size)
-        return division.join_logprobs(self._each("token_logprobs", [(part,) for part in division.parts]))
+        return division.join_logprobs(self._each(verb, [(part,) for part in division.parts]))
 
     def optim_step(self, params: OptimParams) -> OptimOutput:
         output: OptimOutput = self._call("optim_step", params)
