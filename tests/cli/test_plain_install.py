@@ -71,6 +71,7 @@ gepa run reverse-text -m whet/tiny --dry-run
 env init word-game --path made
 env check reverse-text --no-sandbox -n 1
 env verify reverse-text --no-sandbox -n 1
+env generate terminal --to generated -n 4
 env list
 lab setup workspace
 train configs workspace/configs

@@ -14,7 +14,7 @@ import whet
 from whet.cli.main import main
 from whet.errors import ConfigError, EnvError, EnvironmentLoadError
 from whet.integrations.harbor_dockerfile import read_dockerfile
-from whet.integrations.harbor_env import verify_tasks
+from whet.integrations.harbor_verify import verify_tasks
 from whet.sandboxes.pool import shared_pool
 
 DOCKERFILE = """\

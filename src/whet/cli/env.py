@@ -11,82 +11,15 @@ from whet.authoring.install import Installed, environments_here, install_environ
 from whet.authoring.scaffold import Kind
 from whet.cli.output import JsonOption, json_object, print_json, print_result
 from whet.cli.sharing import packages
-from whet.cli.sharing.common import HubOption, IdArgument, hub_id, print_items, read_value, safe
+from whet.cli.sharing.common import HubOption, safe
+from whet.cli.sharing.keys import secret_app, var_app
 from whet.cli.sharing.versions import action_app, version_app
 from whet.envs.identity.ids import parse_id
 from whet.errors import ConfigError, MissingExtraError
-from whet.hub.answers import EnvironmentAnswer, KeyAnswer
-from whet.hub.client.connection import connect, path_of
+from whet.hub.answers import EnvironmentAnswer
+from whet.hub.client.connection import connect
 from whet.hub.client.fetch import HubId, credentials_for_pip, find_version, requirement_of
 from whet.system.files import expanded
-
-# `whet env secret` and `whet env var`: what a hub keeps with an environment.
-
-KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="A-Z, 0-9 and _, such as API_KEY.")]
-
-secret_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-var_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-
-
-@secret_app.command("list")
-def list_secrets(environment: IdArgument, hub: HubOption = None, json_output: JsonOption = False) -> None:
-    """The names of an environment's secrets."""
-    print_items(KeyAnswer, f"{hub_id(environment).path}/secrets", "secrets", hub, json_output)
-
-
-@secret_app.command("set")
-def set_secret(environment: IdArgument, key: KeyArgument, hub: HubOption = None) -> None:
-    """Set a secret. Its value is read from standard input, or typed unseen; no command line shows it.
-
-    \b
-    Example:
-      whet env secret set alice/word-game API_KEY < key.txt
-    """
-    _set_key(environment, "secrets", key, read_value(key), hub)
-
-
-@secret_app.command("delete")
-def delete_secret(environment: IdArgument, key: KeyArgument, hub: HubOption = None) -> None:
-    """Delete a secret."""
-    _delete_key(environment, "secrets", key, hub)
-
-
-@var_app.command("list")
-def list_variables(environment: IdArgument, hub: HubOption = None, json_output: JsonOption = False) -> None:
-    """The variables of an environment."""
-    print_items(KeyAnswer, f"{hub_id(environment).path}/variables", "variables", hub, json_output)
-
-
-@var_app.command("set")
-def set_variable(
-    environment: IdArgument,
-    key: KeyArgument,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="Text of at most 64 KiB.")],
-    hub: HubOption = None,
-) -> None:
-    """Set a variable, which is no secret."""
-    _set_key(environment, "variables", key, value, hub)
-
-
-@var_app.command("delete")
-def delete_variable(environment: IdArgument, key: KeyArgument, hub: HubOption = None) -> None:
-    """Delete a variable."""
-    _delete_key(environment, "variables", key, hub)
-
-
-def _set_key(environment: str, kind: str, key: str, value: str, hub: str | None) -> None:
-    wanted = hub_id(environment)
-    with connect(hub) as connection:
-        connection.send("PUT", f"/api/v1{wanted.path}/{kind}{path_of(key)}", json={"value": value})
-    typer.echo(f"{key} of {wanted} is set")
-
-
-def _delete_key(environment: str, kind: str, key: str, hub: str | None) -> None:
-    wanted = hub_id(environment)
-    with connect(hub) as connection:
-        connection.send("DELETE", f"/api/v1{wanted.path}/{kind}{path_of(key)}")
-    typer.echo(f"{key} of {wanted} is deleted")
-
 
 VERIFY_S = 600.0
 
@@ -187,7 +120,7 @@ def verify(
 
     Its own answer should earn full reward; nothing, the prompt, answers of other tasks and other answers without merit
     should earn less. It says which tasks could not be tried, and why. Of harbor:DIR each task's solution is run, which
-    should have the reward 1, and nothing, which should have less.
+    should have the reward 1, nothing, and what the task has in cheats/*.sh, which should have less.
 
     \b
     Examples:
@@ -214,16 +147,50 @@ def verify(
 
 def _verify_harbor(environment: str, args: dict[str, Any], json_output: bool) -> None:
     from whet.envs.loading import load_environment
-    from whet.integrations.harbor_env import HarborEnv, verify_tasks
+    from whet.integrations.harbor_env import HarborEnv
+    from whet.integrations.harbor_verify import verify_tasks
 
-    results = verify_tasks(cast(HarborEnv, load_environment(environment, **args)))
+    env = cast(HarborEnv, load_environment(environment, **args))
+    results = verify_tasks(env, None if json_output else lambda result: typer.echo(result.describe()))
+    right = sum(result.ok for result in results)
     if json_output:
-        print_json({"ok": all(result.ok for result in results), "tasks": [result.as_dict() for result in results]})
+        print_json({"ok": right == len(results), "tasks": [result.as_dict() for result in results]})
     else:
-        for result in results:
-            typer.echo(result.describe())
-    if not all(result.ok for result in results):
+        typer.echo(f"{right} of {len(results)} tasks of {environment} verified")
+    if right < len(results):
         raise typer.Exit(1)
+
+
+@app.command("generate")
+def generate(
+    kind: Annotated[Literal["terminal"], typer.Argument(metavar="KIND", help="terminal: tasks in a shell.")],
+    to: Annotated[Path, typer.Option(help="New folder for the tasks.", metavar="DIR")],
+    number: Annotated[int, typer.Option("--num-examples", "-n", min=1, help="How many tasks.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the tasks.")] = 0,
+    families: Annotated[
+        str, typer.Option(help="Kinds of tasks, with commas, such as find,git.", metavar="NAME,...", show_default="all")
+    ] = "",
+    levels: Annotated[str, typer.Option(help="Levels, from 0 (easiest) to 3.", metavar="LEVEL,...")] = "0,1,2,3",
+    verify: Annotated[bool, typer.Option("--verify", help="Then do what whet env verify harbor:DIR does.")] = False,
+) -> None:
+    """Write generated tasks in Harbor's format, to be evaluated and trained on as harbor:DIR.
+
+    A seed gives the same tasks again, to the byte. At level 0 the instruction quotes the command to run.
+
+    \b
+    Examples:
+      whet env generate terminal --to tasks -n 200 --seed 1
+      whet env generate terminal --to first --families write,count --levels 0,1 --verify
+    """
+    from whet.authoring.terminal.generate import generate as generate_tasks
+
+    if not all(level.strip().isdecimal() for level in levels.split(",")):
+        raise ConfigError(f"--levels is '{levels}'; give numbers with commas, such as 0,1.")
+    names = [name.strip() for name in families.split(",") if name.strip()]
+    folder = generate_tasks(to, seed, number, names, [int(level) for level in levels.split(",")])
+    typer.echo(f"made {number} tasks of seed {seed} in {folder}")
+    if verify:
+        _verify_harbor(f"harbor:{folder}", {}, json_output=False)
 
 
 @app.command("serve")

@@ -16,21 +16,20 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
-from numbers import Real
+from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from whet.decorators import cleanup, stop
 from whet.envs.config.arguments import Check, check_values
 from whet.envs.sandbox_env import SandboxEnv
 from whet.envs.sandboxed.request import CreateSandboxRequest
-from whet.errors import ConfigError, EnvError, Error, SandboxFileError
+from whet.errors import ConfigError, EnvError, SandboxFileError
 from whet.integrations.external_scores import ExternalScoreRubric
 from whet.integrations.harbor_dockerfile import Step
 from whet.integrations.harbor_task import SHOWN as SHOWN_TASKS
 from whet.integrations.harbor_task import HarborTask, find_tasks
 from whet.parsing import as_number, parse_json
-from whet.rollouts.generate import run_sync
 from whet.rollouts.limits import to_the_end
 from whet.sandboxes.protocol import MIB, ExecResult, Sandbox
 from whet.system.logs import warning_once
@@ -38,6 +37,7 @@ from whet.types import State
 
 _log = logging.getLogger(__name__)
 LOGS, REWARDS, TESTS, SOLUTION = "/logs", "/logs/verifier", "/tests", "/solution"
+SOLVE = "solution/solve.sh"
 CARRY_S = 120.0
 REWARD_BYTES = 64 * 1024
 SHOWN = 600  # characters of a command's output in an error
@@ -51,7 +51,10 @@ _UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && shift && exec tar --no-same-owner -
 _TEST = 'exec bash /tests/test.sh > "$1" 2>&1'
 _EMPTY = 'if [ -d "$1" ]; then find "$1/" -mindepth 1 -delete; else rm -f -- "$1"; fi'
 _REWARD = 'for f in reward.json reward.txt; do if [ -e "$1/$f" ]; then echo "$f"; exec cat -- "$1/$f"; fi; done'
-_EXPECTED: dict[str, tuple[Check, str]] = {"max_carried_mb": (Real, "a number of MiB")}
+_EXPECTED: dict[str, tuple[Check, str]] = {
+    "max_carried_mb": (Real, "a number of MiB"),
+    "num_eval_examples": (Integral, "a whole number"),
+}
 
 
 def load_environment(target: str, **kwargs: Any) -> HarborEnv:
@@ -78,6 +81,7 @@ class HarborEnv(SandboxEnv):
         timeout_per_command_seconds: float = 60,
         max_carried_mb: float = 64,
         leave_out_refused: bool = False,
+        num_eval_examples: int = 0,
         max_output_chars: int | None = 16_000,
         **kwargs: Any,
     ) -> None:
@@ -89,6 +93,7 @@ class HarborEnv(SandboxEnv):
             timeout_per_command_seconds: a command of the model is ended so long after its start.
             max_carried_mb: MiB that the verifier is shown of each path; what is more is graded 0.
             leave_out_refused: play a folder's other tasks where some cannot be played, which is an error otherwise.
+            num_eval_examples: tasks, the last ones by name, that are for evaluation alone.
             max_output_chars: the middle of a longer answer is left out before the model reads it.
             kwargs: arguments of `SandboxEnv`, other than datasets and rubric; `network` names the hosts that tasks
                 with a public network may reach, none by default.
@@ -102,12 +107,17 @@ class HarborEnv(SandboxEnv):
         for task in self.tasks:
             task.dockerfile.writable[:] = dict.fromkeys([*task.dockerfile.writable, *kwargs.get("writable", ())])
         self._carried_bytes = int(max_carried_mb * MIB)
+        rows = [
+            {"question": task.instruction, "answer": "", "info": {"task": task.name, "number": number}}
+            for number, task in enumerate(self.tasks)
+        ]
+        split = len(rows) - num_eval_examples
+        if not 0 < split <= len(rows):
+            raise ConfigError(f"num_eval_examples should leave tasks to train on; 'harbor:{target}' has {len(rows)}.")
         super().__init__(
             sandbox_name="harbor",
-            dataset=[
-                {"question": task.instruction, "answer": "", "info": {"task": task.name, "number": number}}
-                for number, task in enumerate(self.tasks)
-            ],
+            dataset=rows[:split],
+            eval_dataset=rows[split:] or None,
             rubric=ExternalScoreRubric(harbor_reward),
             max_turns=max_turns,
             timeout_per_command_seconds=timeout_per_command_seconds,
@@ -156,25 +166,25 @@ class HarborEnv(SandboxEnv):
             state["harbor_reward"] = rewards.pop("reward")
             state["external_metrics"] = rewards
 
-    async def attempt(self, task: HarborTask, *, solution: bool) -> dict[str, float]:
-        """The rewards of a task after its `solution/solve.sh`, or after nothing was done.
+    async def attempt(self, task: HarborTask, script: str = "") -> dict[str, float]:
+        """The rewards of a task after a script of its folder, `solution/solve.sh` or one of `cheats/`, or nothing.
 
         Raises EnvError when the solution fails, or the verifier gives no reward.
         """
-        async with self._box(self._request(task, *([SOLUTION] if solution else []))) as box:
+        async with self._box(self._request(task, SOLUTION)) as box:
             await prepare(box, task)
-            if solution:
-                if not (task.folder / "solution/solve.sh").is_file():
-                    raise EnvError(f"task {task.name} has no solution/solve.sh")
-                await box.upload(task.folder / "solution", SOLUTION)
-                result = await box.exec(
-                    ["bash", "/solution/solve.sh"],
-                    cwd=task.dockerfile.workdir,
-                    env=task.table.solution.env,
-                    timeout_s=task.table.agent.timeout_sec,
-                )
-                if not result.ok:
-                    raise EnvError(f"task {task.name}: solution/solve.sh: {_said(result)}")
+            if script == SOLVE:
+                if not (task.folder / SOLVE).is_file():
+                    raise EnvError(f"task {task.name} has no {SOLVE}")
+                await box.upload((task.folder / SOLVE).parent, SOLUTION)
+                command, env = ["bash", f"/{SOLVE}"], task.table.solution.env
+            else:
+                command, env = ["bash", "-c", (task.folder / script).read_text("utf-8") if script else ""], {}
+            result = await box.exec(
+                command, cwd=task.dockerfile.workdir, env=env, timeout_s=task.table.agent.timeout_sec
+            )
+            if script == SOLVE and not result.ok:
+                raise EnvError(f"task {task.name}: {SOLVE}: {_said(result)}")
             carried = await self._carry(box, task)
         return await self.grade(task, carried)
 
@@ -248,49 +258,6 @@ class HarborEnv(SandboxEnv):
                 raise SandboxFileError(f"{path} cannot be shown to the verifier: {_said(packed, output=False)}")
             carried.append(CarriedPath(path, packed.stdout_bytes[:1] == b"d", packed.stdout_bytes[1:]))
         return carried
-
-
-@dataclass(frozen=True, slots=True)
-class TaskCheck:
-    """The rewards of a task's own solution and of doing nothing; None, with a problem, where there was none."""
-
-    task: str
-    solution: float | None
-    nothing: float | None
-    problem: str = ""
-
-    @property
-    def ok(self) -> bool:
-        return not self.problem and self.solution == 1.0 and self.nothing is not None and self.nothing < 1.0
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "ok": self.ok}
-
-    def describe(self) -> str:
-        numbers = f"solution {self.solution}, doing nothing {self.nothing}"
-        return f"{'ok    ' if self.ok else 'failed'} {self.task}: {self.problem or numbers}"
-
-
-def verify_tasks(env: HarborEnv) -> list[TaskCheck]:
-    """Attempt each task twice, one after the other: with its solution, and with nothing. What is refused has failed."""
-
-    async def check(task: HarborTask) -> TaskCheck:
-        rewards: list[float] = []
-        try:
-            for solution in (True, False):
-                rewards.append((await env.attempt(task, solution=solution))["reward"])
-        except (ConfigError, Error) as error:
-            return TaskCheck(task.name, rewards[0] if rewards else None, None, str(error))
-        return TaskCheck(task.name, rewards[0], rewards[1])
-
-    async def check_all() -> list[TaskCheck]:
-        try:
-            refused = [TaskCheck(name, None, None, why) for name, why in env.refused.items()]
-            return [*refused, *[await check(task) for task in env.tasks]]
-        finally:
-            await env.close()
-
-    return run_sync(check_all())
 
 
 def harbor_reward(state: State) -> float:

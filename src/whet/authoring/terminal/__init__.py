@@ -1,0 +1,1 @@
+"""Generated terminal tasks: seeded families, a ladder of levels, and the verifier that all of them share."""
