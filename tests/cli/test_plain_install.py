@@ -89,6 +89,7 @@ NEED = {
     "train run a.toml --dry-run": "train",
     "train sft s.toml --name b": "train",
     "train sft s.toml --dry-run": "train",
+    "train sweep a.toml --vary learning_rate=1e-4,1e-3": "train",
     "train resume a": "train",
     "train export a": "train",
     "train models": "train",

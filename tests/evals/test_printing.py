@@ -53,14 +53,28 @@ def test_each_evaluation_is_a_line_with_what_was_varied_in_a_column() -> None:
     )
     assert lines[0] == "evaluated  model m"
     assert lines[1].split() == [
-        *["environment", "temperature", "level", "reward", "pass@k", "errors", "tokens", "seconds", "cost"],
+        *["environment", "temperature", "level", "reward", "tasks", "pass@k", "errors", "tokens", "seconds", "cost"],
         "readiness",
     ]
     first, second = (line.split() for line in lines[2:4])
     assert first[:5] == ["1", "sums", "0.5", "2", "0.750"]
-    assert first[5:] == ["(0.000", "to", "1.000)", "@2", "1.000", "0/4", "20", "2.0", "$1.0000", "easy"]
+    assert first[5:] == ["(0.000", "to", "1.000)", "2", "@2", "1.000", "0/4", "20", "2.0", "$1.0000", "easy"]
     assert second[0:5] == ["2", "words", "1", "2", "1.000"]
     assert second[-6:] == ["1/4", "20", "2.0", "$1.0000", "too", "easy"]
+
+
+def test_a_suite_ends_with_a_line_over_all_environments_of_a_model() -> None:
+    suite = [summary([0.0, 1.0, 1.0, 1.0]), summary([1.0, 0.0, None, 0.0], environment="words")]
+    line = printed(print_table, suite)[4].split()
+    assert line[:3] == ["all", "2", "0.542"]  # (3/4 + 1/3) / 2: each environment counts alike
+    assert line[-4:] == ["4", "1/8", "4.0", "$2.0000"]
+    for others in (
+        [summary([1.0, 1.0]), summary([1.0, 1.0], varied={"temperature": 1})],
+        [summary([1.0, 1.0]), summary([1.0, 1.0], environment="words", varied={"temperature": 1})],
+        [summary([1.0, 1.0]), summary([None, None], environment="words")],
+        [summary([1.0, 1.0]), summary([1.0, 1.0], environment="words", model="n")],
+    ):
+        assert "all 2" not in "\n".join(printed(print_table, others))
 
 
 def test_what_all_have_in_common_stands_above_and_shared_advice_is_said_once() -> None:
@@ -73,7 +87,7 @@ def test_what_all_have_in_common_stands_above_and_shared_advice_is_said_once() -
 
 def test_an_evaluation_in_which_everything_failed_has_no_reward() -> None:
     line = printed(print_table, [summary([None, None]), summary([1.0, 1.0])])[2]
-    assert line.split() == ["1", "2/2", "20", "2.0", "$0.5000", "unknown"]
+    assert line.split() == ["1", "1", "2/2", "20", "2.0", "$0.5000", "unknown"]
 
 
 def test_a_terminal_folds_what_is_read_and_not_what_is_copied() -> None:

@@ -663,6 +663,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "checkpointing.keep_n_checkpoints": InRuns(lambda seen: seen.first_checkpoint in seen.names("checkpoints")),
     "budget.max_time": InPart(spent, "60"),
     "budget.max_tokens": InPart(spent, "500"),
+    "budget.max_rollouts": InPart(lambda config: config.last_step, "64"),
     "budget.max_cost": InPart(spent, "0.5"),
     "early_stop.metric": InPart(stopped, "exact", STOPS),
     "early_stop.environment": InPart(stopped, "reverse-text", STOPS),

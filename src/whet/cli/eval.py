@@ -74,7 +74,10 @@ def run(
     set_verbosity(verbose)
     summaries = _evaluate(environments, given, json_output)
     if json_output:
-        print_json(summaries[0] if len(summaries) == 1 else {"evaluations": summaries})
+        from whet.evals.analysis.summary import suites
+
+        one = len(summaries) == 1
+        print_json(summaries[0] if one else {"evaluations": summaries, "overall": suites(summaries)})
     else:
         from whet.evals.printing import print_summaries
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from whet.cli import train_stored
+from whet.cli import sweep, train_stored
 from whet.cli.options import check_config_first
 from whet.cli.output import JsonOption, extra, print_json, print_result
 from whet.cli.service import runs
 from whet.cli.service.submit import train_submit
 from whet.cli.sharing.common import HubOption, safe
+from whet.system.children import end_with_parent
 from whet.system.redaction import KNOWN
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def run(
     """
     from whet.rl.config import load_run_config
 
+    end_with_parent()
     resolved = _resolved(load_run_config, context, config, name)
     if dry_run:
         _print_config(resolved, json_output)
@@ -111,6 +113,7 @@ def sft(
     train_stored.finish(outcome, json_output)
 
 
+app.command("sweep")(sweep.train_sweep)
 app.command("submit", context_settings=OVERRIDES)(train_submit)
 app.command("list")(train_stored.list_runs)
 app.command("show")(train_stored.show)

@@ -13,7 +13,7 @@ from whet.display.text import LABEL, error_lines, number, pairs_text, print_fact
 from whet.evals.analysis.compare import Comparison
 from whet.evals.analysis.readiness import Readiness
 from whet.evals.analysis.statistics import MeanInterval, Percentiles
-from whet.evals.analysis.summary import EvalSummary, MemberSummary
+from whet.evals.analysis.summary import EvalSummary, MemberSummary, SuiteSummary, suites
 from whet.evals.stored.stored import StoredHead
 from whet.records.directory import REPORT
 from whet.records.stored import print_list
@@ -23,7 +23,7 @@ from whet.system.terminal import duration, safe_text
 if TYPE_CHECKING:
     from whet.evals.stored.rescore import Rescored
 
-RIGHT = {"pass@k", "rollouts", "errors", "tokens", "seconds", "cost", "judges"}
+RIGHT = {"tasks", "pass@k", "rollouts", "errors", "tokens", "seconds", "cost", "judges"}
 """Columns of numbers."""
 
 
@@ -164,12 +164,13 @@ def print_table(summaries: Sequence[EvalSummary], console: Console | None = None
     What all have in common stands above. Below, by their numbers, what to change for training, and where each is saved.
     """
     console = console or SafeConsole()
-    rows = [summary_cells(summary) for summary in summaries]
+    rows = [*map(summary_cells, summaries), *map(_suite_cells, suites(summaries))]
     common = [name for name in ("environment", "model") if len({row[name] for row in rows}) == 1]
     if common:
         print_fact("evaluated", ", ".join(f"{name} {rows[0][name]}" for name in common), console)
         rows = [{name: value for name, value in row.items() if name not in common} for row in rows]
-    print_rows([{"": str(position), **row} for position, row in enumerate(rows, start=1)], console, RIGHT)
+    numbers = [str(position + 1) if position < len(summaries) else "" for position in range(len(rows))]
+    print_rows([{"": at, **row} for at, row in zip(numbers, rows, strict=True)], console, RIGHT)
     advice: dict[str, list[str]] = {}
     for position, summary in enumerate(summaries, start=1):
         for line in summary.readiness.advice:
@@ -197,6 +198,7 @@ def summary_cells(summary: EvalSummary) -> dict[str, str]:
         "model": safe_text(summary.model, 40),
         **{safe_text(name, 30): _value(value) for name, value in varied.items()},
         "reward": _reward_cell(summary.reward),
+        "tasks": str(summary.examples),
         "pass@k": "" if largest is None else f"@{largest} {summary.pass_at_k[largest]:.3f}",
         "errors": f"{summary.errors}/{summary.rollouts}",
         "tokens": "" if summary.output_tokens is None else f"{summary.output_tokens:,.0f}",
@@ -204,6 +206,18 @@ def summary_cells(summary: EvalSummary) -> dict[str, str]:
         "cost": "" if summary.cost is None else f"${summary.cost:.4f}",
         "judges": _judges(summary.judge_usage),
         "readiness": summary.readiness.verdict,
+    }
+
+
+def _suite_cells(suite: SuiteSummary) -> dict[str, str]:
+    return {
+        "environment": f"all {suite.environments}",
+        "model": safe_text(suite.model, 40),
+        "reward": _reward_cell(suite.reward),
+        "tasks": str(suite.examples),
+        "errors": f"{suite.errors}/{suite.rollouts}",
+        "seconds": f"{suite.seconds:.1f}",
+        "cost": "" if suite.cost is None else f"${suite.cost:.4f}",
     }
 
 

@@ -22,6 +22,8 @@ METADATA, RESULTS = "metadata.json", "results.jsonl"
 """What an evaluation writes; a search has its results in `rollouts/`."""
 SEARCH_CONFIG, CANDIDATES = "gepa.toml", "candidates.jsonl"
 CALLS, REFLECTIONS = "calls.jsonl", "reflections.jsonl"
+SWEEP = "sweep.json"
+"""What a sweep of training writes; each of its trials is a run of its own."""
 REPORT = "report.html"
 """Of a training run, an evaluation or a search."""
 MOST_ROWS = 1000

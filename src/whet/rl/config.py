@@ -169,6 +169,12 @@ class RunConfig(TrainingConfig):
         return self.batch_size // self.rollouts_per_example
 
     @property
+    def last_step(self) -> int:
+        """The last step that `max_steps` and `budget.max_rollouts` allow; schedules go by `max_steps` alone."""
+        most = self.budget.max_rollouts
+        return self.max_steps if most is None else min(self.max_steps, most // self.batch_size)
+
+    @property
     def asynchronous(self) -> bool:
         """Whether rollouts run while the learner computes."""
         return self.max_async_level > 0

@@ -133,7 +133,7 @@ class ReinforcementRun(TrainingRun):
         prompts = HintedPrompts(self.client.renderer, config.hinted, self.client.max_context)
         return Orchestrator(
             config=config,
-            last_step=self.last_step,
+            last_step=config.last_step,
             source=self.source,
             engine=engine,
             learner=self.learner,

@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from whet.evals.analysis.statistics import clustered_mean, spread, t_975
+from whet.evals.analysis.statistics import MeanInterval, clustered_mean, mean_of_means, spread, t_975
 
 
 def test_the_interval_of_two_tasks_by_hand() -> None:
@@ -71,6 +71,32 @@ def test_the_interval_holds_the_truth_nineteen_times_in_twenty() -> None:
         assert estimate.low is not None
         assert estimate.high is not None
         held += estimate.low <= 0.5 <= estimate.high
+    assert 930 <= held <= 970
+
+
+def test_the_mean_over_environments_by_hand() -> None:
+    # Errors 0.3 and 0.4: sqrt(0.09 + 0.16) / 2 = 0.25; 0.25^2 / (0.09^2 / 2 + 0.16^2 / 5) = 6.8 -> 6 degrees.
+    estimate = mean_of_means([(MeanInterval(0.2, 0, 1, 0.3), 3), (MeanInterval(0.6, 0, 1, 0.4), 6)])
+    assert (estimate.mean, estimate.error) == pytest.approx((0.4, 0.25))
+    assert estimate.high == pytest.approx(0.4 + 2.4469 * 0.25)
+    assert mean_of_means([(MeanInterval(0.2, 0, 1, 0.3), 3), (MeanInterval(1.0, None, None), 1)]).low is None
+    exact = mean_of_means([(MeanInterval(1.0, 1, 1, 0.0), 3), (MeanInterval(0.0, 0, 0, 0.0), 3)])
+    assert (exact.low, exact.high) == (0.5, 0.5)
+
+
+def test_the_interval_over_environments_of_other_sizes_holds_the_truth() -> None:
+    rng = random.Random(1)
+    held = 0
+    for _ in range(1000):
+        parts = []
+        for tasks in (6, 12, 30):
+            estimate = clustered_mean({task: [rng.gauss(0.5, tasks / 10)] for task in range(tasks)})
+            assert estimate is not None
+            parts.append((estimate, tasks))
+        whole = mean_of_means(parts)
+        assert whole.low is not None
+        assert whole.high is not None
+        held += whole.low <= 0.5 <= whole.high
     assert 930 <= held <= 970
 
 

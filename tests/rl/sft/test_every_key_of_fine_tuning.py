@@ -402,6 +402,7 @@ KEYS: dict[str, Differs | Refused] = {
     "checkpointing.export_dtype": Differs(exported, "bfloat16"),
     "budget.max_time": Differs(ends, "60"),
     "budget.max_tokens": Differs(ends, "500"),
+    "budget.max_rollouts": Refused("2", "no rollout is trained on"),
     "budget.max_cost": Refused("2", "no rollout is trained on"),
     "early_stop.metric": Differs(stopped, "exact", BY_REWARD),
     "early_stop.environment": Differs(stopped, "reverse-text", BY_REWARD),

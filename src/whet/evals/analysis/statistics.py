@@ -22,6 +22,7 @@ class MeanInterval:
     mean: float
     low: float | None
     high: float | None
+    error: float | None = None  # standard error, which is not cut where the interval is
 
     @property
     def interval(self) -> str | None:
@@ -63,14 +64,32 @@ def clustered_estimate(mean: float, squares: float, *, examples: int, count: int
     low, high = mean - reach, mean + reach
     if shares:
         low, high = max(low, 0.0), min(high, 1.0)
-    return MeanInterval(mean, low, high)
+    return MeanInterval(mean, low, high, error)
 
 
-def t_975(degrees: int) -> float:
-    """The 0.975 quantile of Student's t, to three places (Abramowitz and Stegun 26.7.5)."""
+def mean_of_means(estimates: Sequence[tuple[MeanInterval, int]]) -> MeanInterval:
+    """The mean over environments, each of which counts alike, from the mean of each and its number of tasks.
+
+    Standard error: sqrt(sum_e error_e^2) / E; degrees of freedom: (sum_e error_e^2)^2 / sum_e (error_e^4 / (n_e - 1))
+    (Welch and Satterthwaite). No interval where one of them has none.
+    """
+    mean = math.fsum(one.mean for one, _ in estimates) / len(estimates)
+    variances = [(one.error**2, tasks) for one, tasks in estimates if one.error is not None]
+    if len(variances) < len(estimates):
+        return MeanInterval(mean, None, None)
+    whole = math.fsum(variance for variance, _ in variances)
+    error = math.sqrt(whole) / len(estimates)
+    squares = math.fsum(variance**2 / (tasks - 1) for variance, tasks in variances)
+    reach = t_975(max(1.0, whole**2 / squares)) * error if squares else 0.0
+    return MeanInterval(mean, mean - reach, mean + reach, error)
+
+
+def t_975(degrees: float) -> float:
+    """The 0.975 quantile of Student's t, to three places (Abramowitz and Stegun 26.7.5); of few degrees, a whole number
+    of them that is not larger."""
     assert degrees >= 1
-    if degrees <= len(T_975_OF_FEW):
-        return T_975_OF_FEW[degrees - 1]
+    if degrees < len(T_975_OF_FEW) + 1:
+        return T_975_OF_FEW[int(degrees) - 1]
     z = 1.959964
     return (
         z

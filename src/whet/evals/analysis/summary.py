@@ -9,6 +9,7 @@ for the failed ones were waited and paid for too.
 from __future__ import annotations
 
 import json
+import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 
 from whet.envs.env_group import member_of
 from whet.evals.analysis.readiness import Readiness, readiness
-from whet.evals.analysis.statistics import MeanInterval, Percentiles, clustered_mean, percentiles
+from whet.evals.analysis.statistics import MeanInterval, Percentiles, clustered_mean, mean_of_means, percentiles
 from whet.rollouts.totals import Totals
 from whet.types import RolloutOutput
 
@@ -69,6 +70,48 @@ class EvalSummary:
     samples: list[dict[str, Any]] = field(default_factory=list)  # a few rows, best and worst
     varied: dict[str, Any] = field(default_factory=dict)  # what a sweep set for this evaluation, by name
     members: dict[str, MemberSummary] = field(default_factory=dict)  # of an EnvGroup, those with rollouts, by name
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteSummary:
+    """All environments of a session with one model, each of which counts alike."""
+
+    model: str
+    environments: int
+    examples: int
+    rollouts: int
+    errors: int
+    reward: MeanInterval
+    seconds: float
+    cost: float | None  # None where that of one is unknown
+
+
+def suites(summaries: Sequence[EvalSummary]) -> list[SuiteSummary]:
+    """One for each model that was evaluated once on each of several environments.
+
+    There is none where a sweep varied other things too, or where all rollouts of an environment failed.
+    """
+    rows = []
+    for model in dict.fromkeys(summary.model for summary in summaries):
+        mine = [summary for summary in summaries if summary.model == model]
+        alone = all(set(summary.varied) <= {"environment", "model"} for summary in mine)
+        estimates = [(one.reward, one.examples) for one in mine if one.reward is not None]
+        different = len({summary.environment for summary in mine}) == len(mine) == len(estimates) > 1
+        if alone and different:
+            costs = [one.cost for one in mine if one.cost is not None]
+            rows.append(
+                SuiteSummary(
+                    model,
+                    len(mine),
+                    examples=sum(one.examples for one in mine),
+                    rollouts=sum(one.rollouts for one in mine),
+                    errors=sum(one.errors for one in mine),
+                    reward=mean_of_means(estimates),
+                    seconds=math.fsum(one.seconds for one in mine),
+                    cost=math.fsum(costs) if len(costs) == len(mine) else None,
+                )
+            )
+    return rows
 
 
 class SummaryBuilder:

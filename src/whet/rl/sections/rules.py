@@ -215,8 +215,18 @@ def vllm_reports_what_is_learned_from(run: RunConfig) -> str | None:
     )
 
 
+def a_budget_of_rollouts_holds_a_batch(run: RunConfig) -> str | None:
+    most = run.budget.max_rollouts
+    if most is None or most >= run.batch_size:
+        return None
+    return (
+        f"budget.max_rollouts = {most} is less than one batch (batch_size = {run.batch_size}): no step could be taken"
+    )
+
+
 RULES: tuple[Rule, ...] = (
     batches_are_whole_groups,
+    a_budget_of_rollouts_holds_a_batch,
     minibatches_are_whole_groups,
     a_group_runs_whole,
     synchronous_training_has_no_lead,

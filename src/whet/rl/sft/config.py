@@ -17,7 +17,7 @@ VALIDATION_LOSS = "validation/loss"
 NO_ROLLOUTS: dict[str, tuple[str, ...]] = {
     "learner": ("keep_token_details",),
     "deployment": ("engine_process",),
-    "budget": ("max_cost",),
+    "budget": ("max_rollouts", "max_cost"),
     "sampling": ("temp_scheduler",),
     "wandb": ("samples_every",),
 }
@@ -81,6 +81,7 @@ class SftBudgetConfig(BudgetConfig):
     """`[budget]`: when a run ends before its last step, with a checkpoint. With a larger budget it can be resumed."""
 
     max_tokens: int | None = Field(None, ge=1, description="Tokens of the rows that were trained, prompts included.")
+    max_rollouts: int | None = Field(None, ge=1, description="Refused: no rollout is trained on.")
     max_cost: float | None = Field(None, gt=0, description="Refused: no rollout is trained on that would cost.")
 
 

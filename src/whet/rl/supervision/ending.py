@@ -133,6 +133,9 @@ class BudgetConfig(StrictModel):
         None, gt=0, description='Time of the whole run: seconds, or a text such as "2h 30min".'
     )
     max_tokens: int | None = Field(None, ge=1, description="Tokens sampled from the policy, evaluations included.")
+    max_rollouts: int | None = Field(
+        None, ge=1, description="Rollouts to train on, in whole batches; evaluated as after the last step."
+    )
     max_cost: float | None = Field(
         None, gt=0, description="Dollars of judges and other models whose price is known, evaluations included."
     )
@@ -162,6 +165,9 @@ class Budget:
         if limit.max_cost is not None and (self.cost or 0.0) >= limit.max_cost:
             return f"budget.max_cost = {limit.max_cost:g} is used up ({self.cost:.4f} dollars)"
         return None
+
+    def rollouts_spent(self) -> str:
+        return f"budget.max_rollouts = {self.config.max_rollouts} is used up"
 
     def state_dict(self, elapsed: float) -> dict[str, Any]:
         return {USED: {"time": self.time + elapsed, "tokens": self.tokens, "cost": self.cost}}

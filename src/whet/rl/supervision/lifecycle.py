@@ -219,7 +219,9 @@ class TrainingRun(ABC):
                 return self._outcome("interrupted", done, message, next_command=self._resume_command)
             message, reached = f"after {done} of {self.last_step} steps: {self.ending.reason}", False
         else:
-            done, message, reached = last, f"{last} steps", True
+            done, message, reached = last, f"{last} steps", last >= self.last_step
+            if not reached:
+                message = f"after {last} of {self.last_step} steps: {self.ending.budget.rollouts_spent()}"
         weights = self._export(done)
         after = self._next_command(weights) if reached else self._resume_command
         return self._outcome("finished", done, message, weights=weights, next_command=after)
