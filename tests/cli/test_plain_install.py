@@ -73,6 +73,9 @@ env check reverse-text --no-sandbox -n 1
 env verify reverse-text --no-sandbox -n 1
 env generate terminal --to generated -n 4
 env list
+agent list
+agent check bash
+agent install bash
 lab setup workspace
 train configs workspace/configs
 config show

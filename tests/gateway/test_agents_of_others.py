@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
-import whet
 from whet.rollouts.groups import run_group
 
 _spec = importlib.util.spec_from_file_location("commands", Path(__file__).parent / "commands.py")
@@ -81,35 +80,3 @@ def test_openai_agents_with_the_tiny_model_are_recorded_right_to_the_token() -> 
     (step,) = state["trajectory"]
     assert 0 < len(step["tokens"]["completion_ids"]) <= 8
     assert len(step["tokens"]["completion_logprobs"]) == len(step["tokens"]["completion_ids"])
-
-
-def test_mini_swe_agent_solves_a_task_with_its_own_shell() -> None:
-    """Its LiteLLM needs the `mcp` package without saying so."""
-
-    def solved(state) -> float:
-        return float(state["artifacts"]["out"] == "hello\n")
-
-    env = whet.Env(
-        whet.Taskset(source=[{"question": "Write hello into out.txt."}], rewards=[solved]),
-        whet.Harness(
-            program={
-                "command": ["python3", "-m", "minisweagent.run.mini", "-y", "--exit-immediately"],
-                "args": ["-m", "openai/any", "-t", "task.question"],
-                "env": {
-                    "MSWEA_CONFIGURED": "true",
-                    "MSWEA_COST_TRACKING": "ignore_errors",
-                    "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "1",
-                    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-                },
-                "sandbox": {"packages": ["mini-swe-agent==2.4.6", "mcp"], "command_timeout": 300},
-                "artifacts": {"out": {"path": "out.txt"}},
-            }
-        ),
-    )
-    script = [
-        calls("bash", command="echo hello > out.txt"),
-        calls("bash", command="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),
-    ]
-    (state,) = roll(env, script)
-    assert (state["error"], state["reward"], state["stop_condition"]) == (None, 1.0, "program_completed")
-    assert [message["role"] for message in state["trajectory"][1]["prompt"]][-2:] == ["assistant", "tool"]

@@ -190,6 +190,7 @@ app.add_typer(lazy_group("whet.cli.train", "Train a model on environments."), na
 app.add_typer(lazy_group("whet.cli.eval", "Evaluate a model on an environment."), name="eval")
 app.add_typer(lazy_group("whet.cli.gepa", "Optimise prompts; the model's weights stay as they are."), name="gepa")
 app.add_typer(lazy_group("whet.cli.env", "Make, check and install environments."), name="env")
+app.add_typer(lazy_group("whet.cli.agent", "Coding agents that attempt tasks: list, check, install."), name="agent")
 app.add_typer(lazy_group("whet.cli.hub", "Share environments on a server that one hosts."), name="hub")
 app.add_typer(lazy_group("whet.cli.tinker", "Train with a loop of your own, by the tinker SDK."), name="tinker")
 app.add_typer(lazy_group("whet.cli.service.processes", "Train as a service: start it, or its parts."), name="service")

@@ -128,7 +128,9 @@ class HarnessConfig(PartConfig):
     """`[env.harness]`: how a model attempts it."""
 
     program: Any = Field(
-        None, description="Absent: the chat loop with tools. A function, {fn = 'module:function'} or {command = [...]}."
+        None,
+        description="Absent: the chat loop with tools. A function, {fn = 'module:function'}, {command = [...]} "
+        "or {agent = name}.",
     )
     max_turns: int = Field(10, description="Model turns after which a rollout ends; 0 or less = no limit.")
     system_prompt_merge: Literal["reject", "concat", "task", "taskset", "harness"] = Field(

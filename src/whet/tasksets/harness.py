@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import whet
 from whet.envs.config.arguments import nearest
 from whet.errors import ConfigError
+from whet.tasksets.agents.program import AgentProgram
 from whet.tasksets.config import HarnessConfig
 from whet.tasksets.part import EnvPart
 from whet.tasksets.programs.command import CommandProgram, read_command
@@ -16,8 +17,9 @@ from whet.tasksets.state import NOT_HERE, TaskState
 from whet.tasksets.task import Task
 from whet.tasksets.taskset import Taskset
 
-PROGRAM_KINDS = ("base", "fn", "command")
+PROGRAM_KINDS = ("base", "fn", "command", "agent")
 SANDBOX_OPTIONS = ("files", "dirs", "setup", "env", "artifacts", "args", "bindings")
+AGENT_OPTIONS = ("version", "context_tokens", "output_tokens")
 
 
 class Harness(EnvPart):
@@ -53,7 +55,8 @@ class Harness(EnvPart):
         Args:
             program: None is the chat loop with tools. A function, plain or async, or `{"fn": "module:function"}`, takes
                 any of task, state and session, and calls the model with `await session.ask(messages)`.
-                `{"command": [...]}` is any program, in a sandbox that can reach only its model.
+                `{"command": [...]}` is any program, in a sandbox that can reach only its model, and `{"agent": name}` a
+                coding agent of `whet agent list`.
             system_prompt: text, or system messages, before every prompt.
             sandbox: settings of the sandbox of a command, as a `SandboxConfig` or a table.
             user: answers for the user where the model calls no tool.
@@ -76,9 +79,9 @@ class Harness(EnvPart):
             raise ConfigError(f"{name}: keep_trajectory_step has no effect: every turn of a rollout is kept.")
         self.command: CommandProgram | None = None
         given, of_sandbox = self._either("program", program), self._either("sandbox", sandbox)
-        if isinstance(given, Mapping) and given.get("command"):
-            check_keys(given, name)
-            self.command = read_command(given, of_sandbox, f"{name}.program")
+        if isinstance(given, Mapping) and (given.get("command") or given.get("agent")):
+            kind = AgentProgram if check_keys(given, name) == ["agent"] else CommandProgram
+            self.command = read_command(given, of_sandbox, f"{name}.program", kind)
         else:
             refuse_sandbox(of_sandbox, name)
         self.program = read_program(given, name) if self.command is None else self.command.run
@@ -120,9 +123,10 @@ def read_program(value: Any, name: str) -> Callable[..., Any] | None:
         raise ConfigError(f"{name}.program is {type(value).__name__}; it should be a function or a table.")
     kinds = check_keys(value, name)
     refuse_sandbox(value.get("sandbox"), f"{name}.program")
-    for option in SANDBOX_OPTIONS:
+    for option in (*SANDBOX_OPTIONS, *AGENT_OPTIONS):
         if value.get(option):
-            raise ConfigError(f"{name}.program: {option} would have no effect without a command.")
+            needed = "an agent" if option in AGENT_OPTIONS else "a command"
+            raise ConfigError(f"{name}.program: {option} would have no effect without {needed}.")
     if value.get("tools") not in (None, "callable"):
         raise ConfigError(f"{name}.program: tools = {value['tools']!r}: {NOT_HERE}. Programs have callable tools.")
     return resolve_function(value["fn"], f"{name}.program.fn") if kinds == ["fn"] else None
@@ -130,13 +134,15 @@ def read_program(value: Any, name: str) -> Callable[..., Any] | None:
 
 def check_keys(program: Mapping[str, Any], name: str) -> list[str]:
     """The kind of program that a table describes. Raises `ConfigError` for an unknown key."""
-    known = (*PROGRAM_KINDS, "sandbox", "tools", *SANDBOX_OPTIONS)
+    known = (*PROGRAM_KINDS, "sandbox", "tools", *SANDBOX_OPTIONS, *AGENT_OPTIONS)
     for key in program:
         if key not in known:
             raise ConfigError(f"{name}.program: unknown key '{key}'.{nearest(key, known)}")
     kinds = [kind for kind in PROGRAM_KINDS if program.get(kind)]
     if len(kinds) != 1:
-        raise ConfigError(f"{name}.program: give one of fn = 'module:function', base = true, command = [...].")
+        raise ConfigError(
+            f"{name}.program: give one of fn = 'module:function', base = true, command = [...], agent = 'name'."
+        )
     return kinds
 
 

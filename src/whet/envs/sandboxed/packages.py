@@ -16,7 +16,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,11 +127,11 @@ def platform_tags(system: str, machine: str, libc: str) -> tuple[str, ...]:
     return (*tags, f"manylinux2014_{machine}", f"manylinux2010_{machine}", f"manylinux1_{machine}", f"linux_{machine}")
 
 
-def cache_directory() -> Path:
+def cache_directory(name: str = "packages") -> Path:
     """Where sets of packages are kept. Root's sandboxes run as a stranger, who cannot look into root's home."""
     if os.geteuid() == 0:
-        return Path("/var/cache/whet/packages")
-    return user_cache("packages")
+        return Path("/var/cache/whet") / name
+    return user_cache(name)
 
 
 async def installed(requirements: Sequence[str], target: InstallTarget, cache: Path) -> Path:
@@ -140,18 +140,26 @@ async def installed(requirements: Sequence[str], target: InstallTarget, cache: P
     Raises ConfigError with pip's own words when that fails.
     """
     key = hashlib.sha256(json.dumps([sorted(requirements), target.version, target.platforms]).encode()).hexdigest()[:16]
-    folder = cache / key
+    whose = "pip_install_packages"
+    return await filled(cache / key, lambda fresh: install_wheels(requirements, target, fresh, whose), whose)
+
+
+async def filled(folder: Path, fill: Callable[[Path], Awaitable[None]], whose: str) -> Path:
+    """`folder`, which `fill` makes unless it is there: all of it or nothing. Sandboxes of any user can read it.
+
+    Raises ConfigError, beginning with `whose`, where the cache cannot be written to.
+    """
     if folder.is_dir():
         return folder
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        for path in (cache, cache.parent):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for path in (folder.parent, folder.parent.parent):
             path.chmod(0o755)
-        fresh = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=cache))
+        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
-        raise ConfigError(f"pip_install_packages: the cache {cache} cannot be written to: {error}.") from error
+        raise ConfigError(f"{whose}: the cache {folder.parent} cannot be written to: {error}.") from error
     try:
-        await _pip(requirements, target, fresh)
+        await fill(fresh)
         fresh.chmod(0o755)
         try:
             fresh.rename(folder)  # all of it or nothing, also with another process at the same
@@ -163,7 +171,8 @@ async def installed(requirements: Sequence[str], target: InstallTarget, cache: P
         await asyncio.to_thread(shutil.rmtree, fresh, ignore_errors=True)
 
 
-async def _pip(requirements: Sequence[str], target: InstallTarget, folder: Path) -> None:
+async def install_wheels(requirements: Sequence[str], target: InstallTarget, folder: Path, whose: str) -> None:
+    """Install packages into a folder. Raises ConfigError, beginning with `whose`, with pip's own words."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
     if target.version != f"{sys.version_info.major}.{sys.version_info.minor}":
         command.append("--no-compile")  # byte code of another Python would be of no use
@@ -179,12 +188,10 @@ async def _pip(requirements: Sequence[str], target: InstallTarget, folder: Path)
     said = out + err
     names = " ".join(requirements)
     if "No module named pip" in said:
-        raise ConfigError(
-            f"pip_install_packages: installing {names} needs pip. Install it with: {sys.executable} -m ensurepip"
-        )
+        raise ConfigError(f"{whose}: installing {names} needs pip. Install it with: {sys.executable} -m ensurepip")
     lines = [line for line in said.splitlines() if line.startswith("ERROR:")] or said.splitlines() or ["no message"]
     raise ConfigError(
-        f"pip_install_packages: pip could not install {names} as wheels for Python {target.version}: "
+        f"{whose}: pip could not install {names} as wheels for Python {target.version}: "
         f"{' '.join(line.removeprefix('ERROR:').strip() for line in lines)} "
         "Check the names and versions, and that this machine reaches a package index."
     )

@@ -50,7 +50,10 @@ async def check(sandbox: Sandbox, programs: Sequence[str], backend: str) -> None
     if backend not in WITHOUT_IMAGES:
         image = sandbox.spec.image or "used by default"
         raise SandboxUnavailableError(f"the image {image} has no program {program}; name one that has: docker_image.")
+    raise SandboxUnavailableError(f"code in the sandbox {missing_program(program)}")
+
+
+def missing_program(program: str) -> str:
+    """What to do about a program that this machine lacks."""
     package = _PACKAGES.get(program, program)
-    raise SandboxUnavailableError(
-        f"code in the sandbox needs the program {program}. Install it with: {install_command(package)}"
-    )
+    return f"needs the program {program}. Install it with: {install_command(package)}"

@@ -20,7 +20,8 @@ import json
 import posixpath
 import shlex
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -34,7 +35,7 @@ from whet.tasksets.programs.session import Opening, Session, SessionGateway, mak
 from whet.tasksets.state import TaskState
 from whet.tasksets.task import Task
 from whet.tasksets.tools.bindings import at_path, value_of
-from whet.tasksets.tools.sandboxes import SandboxOwner, ToolSandbox
+from whet.tasksets.tools.sandboxes import SandboxOwner
 
 TASK_FILE = "whet-task.json"
 OUTPUT_BYTES = 8 * MIB  # of a command; one that writes more is ended
@@ -68,8 +69,19 @@ class CommandConfig(Config):
     artifacts: dict[str, ArtifactConfig] = Field(default_factory=dict, description="Name: a file to read at the end.")
 
 
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """How a command is started; its variables come on top of the sandbox's."""
+
+    argv: list[str]
+    variables: dict[str, str]
+    stdin: bytes = b""
+
+
 class CommandProgram:
     """A command that attempts tasks; `run` is a program like any function's."""
+
+    config_type: ClassVar[type[CommandConfig]] = CommandConfig
 
     def __init__(self, config: CommandConfig, sandbox: Any, whose: str) -> None:
         """`sandbox` is the harness's. Raises `ConfigError` for what cannot be run."""
@@ -84,13 +96,10 @@ class CommandProgram:
         # Set first, so that rewards find both however the rollout ends.
         state["program"] = _record(None, "")
         state["artifacts"].update(dict.fromkeys(self.config.artifacts))
-        async with self._opened(session) as opening, self._sandbox(opening) as made:
-            sandbox = await made.itself()
+        async with self._opened(session) as opening, self._sandbox(opening, task, state) as sandbox:
             home = await self._prepare(task, state, sandbox)
-            argv = await self._argv(task, state)
-            variables = self._model_variables(opening) | {"WHET_TASK": f"{home}/{TASK_FILE}"}
-            variables |= {name: str(await self._value(value, task, state)) for name, value in self.config.env.items()}
-            await self._attempt(sandbox, argv, variables, state, opening)
+            invocation = await self._invocation(task, state, sandbox, opening, home)
+            await self._attempt(sandbox, invocation, state, opening)
 
     async def close(self) -> None:
         if self._gateway is not None:
@@ -107,13 +116,24 @@ class CommandProgram:
             await self._gateway.shut(opening)
 
     @contextlib.asynccontextmanager
-    async def _sandbox(self, opening: Opening) -> AsyncIterator[ToolSandbox]:
+    async def _sandbox(self, opening: Opening, task: Task, state: TaskState) -> AsyncIterator[Sandbox]:
         # Sandboxes without a boundary are on the host's loopback already.
-        made = await self._sandboxes.make(f"127.0.0.1:{opening.port}" if self._sandboxes.is_boundary else None)
+        origin = f"127.0.0.1:{opening.port}" if self._sandboxes.is_boundary else None
+        made = await self._sandboxes.make(origin, await self._shown())
         try:
-            yield made
+            yield await made.itself()
         finally:
             await to_the_end(made.close())
+
+    async def _shown(self) -> Mapping[str, str]:
+        """What of the host the sandbox shows, by the path inside."""
+        return {}
+
+    async def _invocation(
+        self, task: Task, state: TaskState, sandbox: Sandbox, opening: Opening, home: str
+    ) -> Invocation:
+        """How the command is started, in a sandbox that is prepared."""
+        return Invocation(await self._argv(task, state), await self._variables(task, state, opening, home))
 
     async def _prepare(self, task: Task, state: TaskState, sandbox: Sandbox) -> str:
         """Copy folders and files, run the setup commands, write the prompt; returns the home directory inside."""
@@ -145,14 +165,17 @@ class CommandProgram:
     def _place(self, path: str) -> str:
         return posixpath.join(self._workdir or "", path)
 
-    async def _attempt(
-        self, sandbox: Sandbox, argv: list[str], variables: dict[str, str], state: TaskState, opening: Opening
-    ) -> None:
+    async def _attempt(self, sandbox: Sandbox, started: Invocation, state: TaskState, opening: Opening) -> None:
         minutes = self._sandboxes.config.timeout_minutes
         limit = self._sandboxes.config.command_timeout or minutes * 60
         try:
             result = await sandbox.exec(
-                argv, cwd=self._workdir, env=variables, timeout_s=limit, output_bytes=OUTPUT_BYTES
+                started.argv,
+                stdin=started.stdin,
+                cwd=self._workdir,
+                env=started.variables,
+                timeout_s=limit,
+                output_bytes=OUTPUT_BYTES,
             )
         except asyncio.CancelledError:  # the rollout has ended before its program: the artifacts so far count
             with contextlib.suppress(TimeoutError, Error):
@@ -162,7 +185,7 @@ class CommandProgram:
         state["program"] = _record(result, opening.key)
         if not result.ok and not state["trajectory"]:
             raise EnvError(
-                f"program {argv[0]!r} failed before its model answered: {result.describe()}. "
+                f"{self._called(started)} failed before its model answered: {result.describe()}. "
                 f"{_tail(result, 2000, opening.key)}"
             )
         if not sandbox.closed:
@@ -184,14 +207,24 @@ class CommandProgram:
     def _workdir(self) -> str | None:
         return self._sandboxes.config.workdir
 
-    def _model_variables(self, opening: Opening) -> dict[str, str]:
+    def _called(self, started: Invocation) -> str:
+        return f"program {started.argv[0]!r}"
+
+    def _address(self, opening: Opening) -> str:
+        """That of the model, inside the sandbox and without /v1."""
         origin = ORIGIN_URL if self._sandboxes.is_boundary else f"http://127.0.0.1:{opening.port}"
-        base = f"{origin}{opening.path}"
+        return f"{origin}{opening.path}"
+
+    async def _variables(self, task: Task, state: TaskState, opening: Opening, home: str) -> dict[str, str]:
+        base = self._address(opening)
+        own = {name: str(await self._value(value, task, state)) for name, value in self.config.env.items()}
         return {
             "OPENAI_BASE_URL": f"{base}/v1",
             "OPENAI_API_KEY": opening.key,
             "ANTHROPIC_BASE_URL": base,  # clients of that interface add /v1 themselves
             "ANTHROPIC_API_KEY": opening.key,
+            "WHET_TASK": f"{home}/{TASK_FILE}",
+            **own,
         }
 
     async def _argv(self, task: Task, state: TaskState) -> list[str]:
@@ -217,8 +250,10 @@ class CommandProgram:
             raise EnvError(f"{self._whose}: the value {value!r} of a command: {describe(error)}") from error
 
 
-def read_command(program: Mapping[str, Any], sandbox: Any, whose: str) -> CommandProgram:
-    """The program of a table with a command. Raises `ConfigError`."""
+def read_command(
+    program: Mapping[str, Any], sandbox: Any, whose: str, kind: type[CommandProgram] = CommandProgram
+) -> CommandProgram:
+    """The program of a table with a command, or of another `kind`. Raises `ConfigError`."""
     if program.get("bindings"):
         raise ConfigError(f"{whose}: whet has no bindings; functions among the values take task and state.")
     if program.get("tools"):
@@ -227,7 +262,7 @@ def read_command(program: Mapping[str, Any], sandbox: Any, whose: str) -> Comman
     if isinstance(settings.get("command"), tuple):
         settings["command"] = list(settings["command"])
     try:
-        return CommandProgram(CommandConfig.from_config(settings), sandbox, whose)
+        return kind(kind.config_type.from_config(settings), sandbox, whose)
     except ConfigError as error:
         raise ConfigError(f"{whose}: {error}") from error
 

@@ -105,14 +105,20 @@ class SandboxOwner:
             request.writable = list(dict.fromkeys((config.workdir, *config.writable)))
         return request
 
-    async def make(self, origin: str | None = None) -> ToolSandbox:
+    @property
+    def client(self) -> SandboxClient:
+        if self._client is None:
+            self._client = SandboxClient(timeout_s=self._timeout)
+        return self._client
+
+    async def make(self, origin: str | None = None, shown: Mapping[str, str] | None = None) -> ToolSandbox:
         """A new sandbox; `origin` is an address and port that it reaches besides the hosts of its config.
 
         Its connections may then be idle for the lifetime of the sandbox, since a model may take long to answer.
+        `shown` has, by the path inside, what of the host it shows.
         """
-        if self._client is None:
-            self._client = SandboxClient(timeout_s=self._timeout)
-        client, request = self._client, self._request()
+        client, request = self.client, self._request()
+        request.read_only = dict(shown or {})
         if origin is not None:
             request.origin = origin
             request.network_idle_s = request.timeout_minutes * 60

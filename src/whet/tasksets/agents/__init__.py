@@ -1,0 +1,1 @@
+"""Coding agents that others wrote, as programs of a harness."""

@@ -1,0 +1,55 @@
+"""Coding agents that others wrote, unmodified from their registries: each token trained is one that was sampled.
+
+They are installed when a test first needs them.
+"""
+
+import shutil
+from dataclasses import dataclass, field
+
+import pytest
+
+from whet.tasksets.agents.presets import AGENTS
+
+pytestmark = [pytest.mark.parts, pytest.mark.timeout(1200), pytest.mark.usefixtures("bubblewrap")]
+
+
+@dataclass
+class Expected:
+    """How an agent's shell is called, how it ends, and how many conversations its requests are."""
+
+    tool: str
+    argument: dict
+    last: str | dict = "It is written."
+    branches: int = 1
+    program: dict = field(default_factory=dict)
+
+
+def shell(command: str) -> dict:
+    return {"command": command}
+
+
+WRITE = "echo hello > out.txt"
+AGENTS_HERE = {
+    "bash": Expected("bash", shell(WRITE)),
+    "mini-swe-agent": Expected("bash", shell(WRITE), shell("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")),
+}
+
+
+def test_every_agent_is_tried() -> None:
+    assert set(AGENTS_HERE) == set(AGENTS)
+
+
+@pytest.mark.parametrize("name", AGENTS_HERE)
+def test_agent_is_trained_on_what_was_sampled(name, attempt, called) -> None:
+    if AGENTS[name].registry == "npm" and shutil.which("npm") is None:
+        pytest.skip("npm is not on this machine")
+    expected = AGENTS_HERE[name]
+    last = expected.last if isinstance(expected.last, str) else called(expected.tool, **expected.last)
+    texts = [f"I write the file.\n{called(expected.tool, **expected.argument)}", last]
+    tried = attempt({"agent": name, **expected.program}, texts)
+    state = tried.state
+    assert state["error"] is None, state["error"]
+    assert (state["stop_condition"], state["reward"]) == ("program_completed", 1.0), state["program"]
+    assert tried.differing_tokens() == 0
+    assert len(tried.branches) == expected.branches, tried.prompts()
+    assert len(tried.engine.samples) == 2
