@@ -69,6 +69,17 @@ def test_the_token_of_the_url_is_selected(runs: Runs, read: Callable[..., Any]) 
     assert "p-rare" in (selected["class"] or "").split()
 
 
+def test_bars_say_what_was_trained(runs: Runs, read: Callable[..., Any]) -> None:
+    runs.training("mine", steps=[[trained("0", 0.5, -1.0), trained("0", 0.5, 0.0)]], metrics=[{"step": 1}])
+    page = read("/rollouts/0")
+    assert "1 call of the policy in 1 branch: 3 of 3 sampled tokens are trained." in page.text
+    assert [tag["width"] for name, tag in page.tags if name == "rect" and tag["class"] == "sampled trained down"] == [
+        "16",
+        "60.000%",
+    ]
+    assert "0 of 3 sampled tokens are trained. The rollout has no advantage" in read("/rollouts/1").text
+
+
 def test_a_line_that_is_no_rollout_is_shown_as_it_is(runs: Runs, read: Callable[..., Any]) -> None:
     directory = runs.training("mine", steps=[[trained("0", 0.5, 1.0)]], metrics=[{"step": 1}])
     with (directory / "rollouts" / "step_000001.jsonl").open("a") as file:

@@ -17,8 +17,10 @@ from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, address, render, run_path
 from whet.dashboard.pages.rollouts.listing import Listed, ListQuery
+from whet.dashboard.pages.rollouts.tree import tree_page
 from whet.errors import RunError
 from whet.records import rollout_text
+from whet.records.branches import branch_tree
 from whet.records.heads import Head
 from whet.records.listing import origin
 from whet.records.rollout_text import conversation, details, number
@@ -62,6 +64,7 @@ def rollout_page(
             **_neighbours(opened, query, here, number, at),
         }
     page = token_page(view, token, shade)
+    row_with_tokens = row if shown.turns is None else {**row, "turns": shown.turns}
     own = {**query.listed, "at": at}
     return render(
         request,
@@ -81,6 +84,7 @@ def rollout_page(
         list_link=address(here, query.listed),
         group_link=f"{run_path(request, library_run)}/groups/{number}",
         tokens=page,
+        tree=tree_page(branch_tree(row_with_tokens)),
         legend=LEGEND,
         without_text=without_text,
         shade_links=[
