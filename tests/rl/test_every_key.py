@@ -566,6 +566,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "algorithm.entropy_step": InPart(controlled, "0.5", ("--algorithm.entropy_target", "0.2")),
     "algorithm.reference": InPart(lambda config: made(config, "make_learner")["reference"], "whet/tiny", KL),
     "algorithm.reset_reference": InPart(learned, "2", (*STEP, *KL)),
+    "algorithm.reference_decay": InPart(learned, "0.5", (*STEP, *KL)),
     "algorithm.reset_optimizer": InPart(learned, "true", (*STEP, *KL, "--algorithm.reset_reference", "2")),
     "algorithm.advantage": InPart(assembled, "rloo"),
     "algorithm.advantage_args": InPart(assembled, "2", OWN_ADVANTAGE, ".weight"),

@@ -272,6 +272,8 @@ def test_a_name_cannot_leave_the_runs_directory(load) -> None:
     [
         ({"kl_estimator": "k1"}, "kl_coef is 0"),
         ({"reference": "m"}, "kl_coef is 0"),
+        ({"reset_reference": 2}, "kl_coef is 0"),
+        ({"reference_decay": 0.9, "kl_coef": 0.1, "reset_reference": 2}, "drop one of the two"),
         ({"length_penalty_full": 9}, "length_penalty is 0"),
         ({"length_penalty": 1}, "needs length_penalty_full"),
         ({"length_penalty": 1, "length_penalty_start": 9, "length_penalty_full": 9}, "should be below"),

@@ -205,7 +205,7 @@ def memory_parts(arch: Architecture, config: RunConfig, *, on_gpu: bool = False)
     reference, lora = config.reference, config.lora
     if reference is not None and not (lora and (reference == "initial" or shares_base(reference, config.model))):
         parts["learner: reference"] = parameter_count(arch) * _held_bytes(config)
-    elif config.algorithm.reset_reference and lora is not None:
+    elif (config.algorithm.reset_reference or config.algorithm.reference_decay) and lora is not None:
         parts["learner: reference"] = 2 * trained_count(arch, lora) * 4  # the adapter that is lent, the one put aside
     return parts
 

@@ -67,6 +67,11 @@ def run_training(
             raise ConfigError(
                 f"[algorithm] router_replay would have no effect: {config.model} has no experts to record"
             )
+        if config.algorithm.reference_decay and config.lora is None and config.learner.weights_dtype == "bfloat16":
+            raise ConfigError(
+                "[algorithm] reference_decay moves the reference by less than bfloat16 can hold. Set "
+                '[learner] weights_dtype = "float32", or train with [lora].'
+            )
         backend = stack.enter_context(opened_backend(run.plan, model, run.directory.logs))
         run.memory.published = backend.scratch
         learner = backend.learner()

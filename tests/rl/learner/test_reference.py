@@ -212,7 +212,7 @@ def test_the_gradient_of_k1_and_k2_is_that_of_the_kl_on_average(estimator):
 )
 def test_a_reset_reference_is_the_policy_of_then_and_is_saved(make, batch, kind, tmp_path):
     learner = make(OptimizerConfig(type="sgd", momentum=0.0), reference="initial", micro_batch_tokens=12, **kind)
-    reset = OptimParams(learning_rate=0.02, denominator=batch.trained_tokens, resets_reference=True)
+    reset = OptimParams(learning_rate=0.02, denominator=batch.trained_tokens, reference_share=1.0)
     for _ in range(2):
         step(learner, batch)
         learner.forward_backward(batch, KL)
@@ -235,11 +235,38 @@ def test_a_reset_reference_is_the_policy_of_then_and_is_saved(make, batch, kind,
     assert all(torch.equal(one, gradients(again)[name]) for name, one in gradients(learner).items())
 
 
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_a_reference_with_a_decay_is_the_moving_average_of_the_policy(make, batch, lora, tmp_path):
+    """In double precision, from the parameters before and after each step."""
+    learner = make(OptimizerConfig(type="sgd", momentum=0.0), lora, reference="initial")
+    policy = dict(learner.weights.parameters())
+    average = {name: p.detach().double().clone() for name, p in policy.items()}
+    for number in range(4):
+        learner.forward_backward(batch, KL)
+        last = number % 2 == 1  # two optimiser steps a batch
+        learner.optim_step(OptimParams(0.02, batch.trained_tokens, ends_batch=last, reference_share=0.2))
+        if last:
+            average = {name: 0.8 * mean + 0.2 * policy[name].detach().double() for name, mean in average.items()}
+    for name, mean in average.items():
+        torch.testing.assert_close(
+            learner._reference.held[name].double(), mean, rtol=0, atol=1e-6 * float(mean.abs().max())
+        )
+    seen = learner.reference_logprobs(batch)
+    (tmp_path / "saved").mkdir()
+    learner.save(tmp_path / "saved")
+    again = make(OptimizerConfig(type="sgd", momentum=0.0), lora, reference="initial")
+    again.load(tmp_path / "saved")
+    np.testing.assert_array_equal(again.reference_logprobs(batch), seen)
+    learner.weights.fill(policy, dict(learner._reference.held))
+    np.testing.assert_allclose(learner.token_logprobs(batch), seen, atol=1e-6)
+
+
 def test_a_lent_adapter_leaves_the_gradient_of_the_policy_as_it_is(make, batch):
     """Of one micro-batch with another's reference in between: as with the reference's logprobs as numbers."""
     learner = make(OptimizerConfig(type="sgd"), LORA, reference="initial", micro_batch_tokens=12)
     step(learner, batch)
-    learner._reference.reset(learner.weights)
+    learner._reference.hold(learner.weights)
+    learner._reference.move(learner.weights, 1.0)
     reference = learner.token_logprobs(batch)
     step(learner, batch)
     logprobs_T, expected = learner.token_logprobs(batch), dict[str, torch.Tensor]()

@@ -75,7 +75,7 @@ class OptimParams:
     denominator: float  # gradients are divided by it: trained tokens of the whole batch, or as aggregation says
     max_grad_norm: float | None = 1.0
     ends_batch: bool = True  # False between the optimiser steps of one batch: `version` stays
-    resets_reference: bool = False  # behind the step the reference becomes the policy
+    reference_share: float = 0.0  # behind a batch the reference takes so much of the policy; at 1 it becomes the policy
     resets_optimizer: bool = False  # behind the step the optimiser's state is that of a new one
 
 

@@ -7,6 +7,9 @@
 
 Each costs one more forward pass a step. `reset_reference` makes the first two the policy of now, again and again: with
 LoRA a copy of the adapter, which takes its place while it is lent. Source: ProRL, Liu et al. 2025 (arXiv:2505.24864).
+With `reference_decay` d they follow the policy, from the one that the run began with: after each batch a parameter is d
+times what it was and 1 - d times the policy's (an exponential moving average, as self-distillation has for its teacher:
+Hübotter et al. 2026, arXiv:2601.20802).
 
 The KL is estimated per token. With p the learner's probability of the token
 that was taken and f that of the reference, x = log f - log p:
@@ -65,20 +68,24 @@ class Reference:
     shared: bool = False  # its weights are those that are trained: lent only while the learner does not compute
     held: dict[str, Tensor] = field(default_factory=dict)  # since a reset: its parameters, or those of its adapter
 
-    def reset(self, weights: Weights) -> None:
-        """Make it what the policy is now."""
-        policy: dict[str, Tensor] = dict(weights.parameters() if self.shared else weights.model.named_parameters())
-        if not self.held:
-            if self.shared:
-                from whet.rl.learner.lora import LoraWeights
+    def hold(self, weights: Weights) -> None:
+        """From now on it has numbers of its own: with LoRA those of the adapter now, otherwise those it had."""
+        if self.held:
+            return
+        if not self.shared:
+            with self.lend() as model:
+                self.held = dict(model.named_parameters())
+            return
+        from whet.rl.learner.lora import LoraWeights
 
-                assert isinstance(weights, LoraWeights)
-                self.held = {name: parameter.detach().clone() for name, parameter in policy.items()}
-                self.lend = partial(weights.with_adapter, self.held)
-            else:
-                with self.lend() as model:
-                    self.held = dict(model.named_parameters())
-        weights.fill(self.held, policy)
+        assert isinstance(weights, LoraWeights)
+        self.held = {name: parameter.detach().clone() for name, parameter in weights.parameters()}
+        self.lend = partial(weights.with_adapter, self.held)
+
+    def move(self, weights: Weights, share: float) -> None:
+        """Take so much of what the policy is now, the rest of what it was. It is held."""
+        policy: dict[str, Tensor] = dict(weights.parameters() if self.shared else weights.model.named_parameters())
+        weights.fill(self.held, policy, share)
 
     def save(self, directory: Path, weights: Weights) -> None:
         if self.held:
@@ -87,7 +94,7 @@ class Reference:
     def load(self, directory: Path, weights: Weights) -> None:
         """Of a learner that is as it was made."""
         if (directory / FILE).is_file():
-            self.reset(weights)
+            self.hold(weights)
             weights.read(self.held, directory / FILE)
 
 

@@ -196,20 +196,23 @@ class TorchLearner(Learner):
                 f"step {self.version + 1}: the gradient is not finite, the weights were left as they were. "
                 "A lower learning_rate or [optimizer] max_grad_norm usually helps; the last checkpoint is good."
             )
+        if params.reference_share:
+            self._hold_reference()
         factor = schedule_factor(self._config, self.version, self._max_steps)
         self.optimizer.step(params.learning_rate, factor)
         self.weights.updated()
         self.optimizer.clear_gradients()
         self.version += params.ends_batch
-        if params.resets_reference:
-            self._reset_reference()
+        if params.reference_share and params.ends_batch:
+            assert self._reference is not None, "checked by the config"
+            self._reference.move(self.weights, params.reference_share)
         if params.resets_optimizer:
             self.optimizer.reset()
         return OptimOutput(grad_norm=norm, learning_rate=params.learning_rate * factor, version=self.version)
 
-    def _reset_reference(self) -> None:
+    def _hold_reference(self) -> None:
         assert self._reference is not None, "checked by the config"
-        self._reference.reset(self.weights)
+        self._reference.hold(self.weights)
 
     def publish(self) -> WeightUpdate:
         return self.weights.publish(self._publish_directory, self.version)

@@ -99,10 +99,11 @@ class Weights(ABC):
         copy_in(named, path, self._whole)
 
     @torch.no_grad()
-    def fill(self, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-        """Copy numbers; autograd, which may have kept the tensors of a pass for its gradients, does not see it."""
+    def fill(self, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor], share: float = 1.0) -> None:
+        """Copy numbers, or go that share of the way; autograd, which may have kept the tensors, does not see it."""
         for name, tensor in tensors.items():
-            self._whole.own(tensor.data).copy_(self._whole.own(values[name].data))
+            own, value = self._whole.own(tensor.data), self._whole.own(values[name].data)
+            own.copy_(value) if share == 1 else own.lerp_(value, share)
 
     def _gather(self, named: Mapping[str, Tensor]) -> Callable[[str], Tensor]:
         return lambda name: self._whole.gather(named[name], name)

@@ -248,15 +248,15 @@ class Orchestrator(TrainingLoop):
 
     def _params(self, divisor: float, *, ends_batch: bool = True) -> OptimParams:
         algorithm, limit = self.config.algorithm, self.config.optimizer.max_grad_norm or None
-        resets = bool(
-            ends_batch and algorithm.reset_reference and (self.learner.version + 1) % algorithm.reset_reference == 0
-        )
+        every = algorithm.reset_reference
+        resets = bool(ends_batch and every and (self.learner.version + 1) % every == 0)
+        decay = algorithm.reference_decay
         return OptimParams(
             self.config.learning_rate,
             divisor,
             limit,
             ends_batch,
-            resets_reference=resets,
+            reference_share=float(resets) if decay is None else 1 - decay,
             resets_optimizer=resets and algorithm.reset_optimizer,
         )
 

@@ -28,7 +28,6 @@ PART_OF: dict[str, str] = {
     "kl_target": "kl_coef",
     "kl_gain": "kl_target",
     "entropy_step": "entropy_target",
-    "reset_reference": "kl_coef",
     "reset_optimizer": "reset_reference",
     "mis_level": "mis_limit",
     "tis_level": "tis_limit",
@@ -255,6 +254,13 @@ class AlgorithmConfig(LossConfig):
     reset_reference: int | None = Field(
         None, ge=1, description="Steps after which the reference becomes the policy of then, again and again."
     )
+    reference_decay: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="After each step the reference keeps so much of itself, and takes the rest of the policy: a moving "
+        "average.",
+    )
     reset_optimizer: bool = Field(
         False, description="The optimiser's moments begin anew, too, where the reference is reset."
     )
@@ -309,9 +315,12 @@ class AlgorithmConfig(LossConfig):
 
     @model_validator(mode="after")
     def _only_the_policy_is_a_reset_reference(self) -> Self:
-        if self.reset_reference is not None and self.reference != INITIAL:
+        moves = [name for name in ("reset_reference", "reference_decay") if getattr(self, name) is not None]
+        if len(moves) == 2:
+            raise ValueError("reset_reference and reference_decay both move the reference: drop one of the two")
+        if moves and self.reference != INITIAL:
             raise ValueError(
-                f'reset_reference makes the policy its own reference: it is for reference = "{INITIAL}", and not for '
+                f'{moves[0]} makes the policy its own reference: it is for reference = "{INITIAL}", and not for '
                 f"{self.reference}"
             )
         return self

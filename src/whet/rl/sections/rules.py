@@ -100,6 +100,9 @@ def a_teacher_teaches(run: RunConfig) -> str | None:
         return 'hint_prompt of an [[env]] has no effect without algorithm = "opsd"'
     if run.algorithm.reference == CURRENT and (run.algorithm.kl_coef or kinds.isdisjoint({"opsd"}) or "opd" in kinds):
         return 'algorithm.reference = "current" is the teacher of opsd alone: kl_coef and opd need other weights'
+    for key in ("reset_reference", "reference_decay"):
+        if getattr(run.algorithm, key) is not None and run.reference is None:
+            return f"{key} would have no effect: kl_coef is 0, and no [[env]] has a teacher"
     if not run.distilled:
         return "algorithm.reference would have no effect: kl_coef is 0" if reference and run.reference is None else None
     if "opd" in kinds and not reference:

@@ -141,11 +141,11 @@ class RankLearner(TorchLearner):
         self._reshard()
         return found_T
 
-    def _reset_reference(self) -> None:
+    def _hold_reference(self) -> None:
         assert self._reference is not None, "checked by the config"
         with self._reference.lend() as model:  # behind its last pass some of it is still gathered
             model.reshard()
-        super()._reset_reference()
+        super()._hold_reference()
 
     def reference_logprobs(self, batch: PackedBatch | None) -> NDArray[np.float32]:
         logprobs_T = super().reference_logprobs(empty_part() if batch is None else batch)
