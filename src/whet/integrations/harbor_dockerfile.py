@@ -1,7 +1,7 @@
-"""The Dockerfiles that a Harbor task may have without Docker: FROM, RUN, COPY, ENV and WORKDIR, read into steps. Pure.
+"""The Dockerfiles that a Harbor task may have without Docker, read into steps.
 
-The programs of this system stand in for the image of FROM. Everything else that a Dockerfile may say is refused with
-its line, and so are packages of the system, because a sandbox shows /usr read-only.
+FROM, RUN, COPY, ADD, ENV, ARG, WORKDIR, SHELL and USER. The programs of this system stand in for the image of FROM, and
+`harbor_packages.py` says what package managers may ask for. Everything else is refused with its line.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from whet.errors import ConfigError
+from whet.integrations.harbor_packages import program_of, take_packages
 from whet.sandboxes.protocol import HOME, can_be_writable
 
 RESERVED = ("/tests", "/solution", "/logs")
 """Folders that are the task's own, not the Dockerfile's."""
-_PACKAGES = re.compile(
-    r"\b(apt-get|apt|apk|dnf|microdnf|yum|pacman|zypper)\s+(-\S+\s+)*(install|update|add|upgrade|-S\w*)\b"
-)
+_NO_EFFECT = ("CMD", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL", "VOLUME")  # Harbor runs no CMD
+_HEREDOC = re.compile(r"(?:^|\s)\d*<<(-?)([\"']?)(\w+)\2(?=[\s|&;>)]|$)")
+_PATH = re.compile(r"(?<![\w$./~:%-])/[A-Za-z][\w.-]*(?:/[\w.-]+)*")
+_OWN_HOME = re.compile(r"/home/(?!(user|tmp|shm|writable)(/|$))[^/]+")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 
@@ -35,6 +38,7 @@ class Step:
     command: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
     to: str = ""
+    mode: str = ""  # octal, of the files
 
 
 @dataclass(slots=True)
@@ -44,21 +48,29 @@ class Dockerfile:
     path: Path
     image: str = ""
     workdir: str = ""
-    env: dict[str, str] = field(default_factory=dict)
+    shell: tuple[str, ...] = ("sh", "-c")
+    env: dict[str, str] = field(default_factory=dict)  # PATH has $PATH in it, which the sandbox's own replaces
+    arguments: dict[str, str] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     writable: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)  # folders that can be written to in any case and are the task's
+    requirements: dict[str, int] = field(default_factory=dict)  # packages of Python, and the line of each
+    user: tuple[int, str] | None = None  # the line and name of a user other than root
 
     def refuse(self, line: int, why: str) -> ConfigError:
-        return ConfigError(f"{self.path}:{line}: {why}. Without Docker, whet runs FROM, RUN, COPY, ENV and WORKDIR.")
+        return ConfigError(f"{self.path}:{line}: {why}.")
 
     def own(self, line: int, path: str) -> None:
         """Have the folder of an absolute path writable. Raises ConfigError for the system's folders."""
-        if path.startswith((f"{HOME}/", "/tmp/")):
+        shared = next((top for top in (HOME, "/tmp") if f"{path}/".startswith(f"{top}/")), None)
+        home = _OWN_HOME.match(path)
+        if shared or home:
+            self.others.append(shared or home[0]) if (shared or home[0]) not in self.others else None
             return
         top = writable_root(path)
-        if top is None or top in RESERVED:
+        if top is None or top in RESERVED[:2]:
             raise self.refuse(line, f"{path} is in a folder that a task cannot write to; use one such as /app")
-        if top not in self.writable:
+        if top not in (*self.writable, "/logs"):
             self.writable.append(top)
 
 
@@ -69,42 +81,60 @@ def writable_root(path: str) -> str | None:
     return next((folder for folder in above if folder != "/opt" and can_be_writable(folder)), None)
 
 
-def read_dockerfile(path: Path) -> Dockerfile:
-    """The steps of a Dockerfile, whose folder is the context. Raises ConfigError with the line of what is refused."""
+def read_dockerfile(path: Path, workdir: str | None = None) -> Dockerfile:
+    """The steps of a Dockerfile, whose folder is the context; `workdir` is where commands run later.
+
+    Without any WORKDIR this is /root, as / cannot be written to. Raises ConfigError with the line of what is refused.
+    """
     made = Dockerfile(path)
     if (path.parent / ".dockerignore").exists():
         raise ConfigError(f"{path.parent / '.dockerignore'} is not read by whet; delete it, with the files it names.")
     for line, text in _instructions(path):
         word, _, rest = text.partition(" ")
         word, rest = word.upper(), rest.strip()
-        if not made.image and word != "FROM":
+        if not made.image and word not in ("FROM", "ARG"):
             raise made.refuse(line, f"{word} before FROM")
         if word == "FROM":
-            if made.image or rest.startswith("--") or "$" in rest:
-                raise made.refuse(line, "only one FROM, without options or variables, is possible")
-            made.image = rest.split()[0] if rest else ""
+            if made.image:
+                raise made.refuse(line, "there is more than one FROM")
+            made.image = next((part for part in rest.split() if not part.startswith("--")), "")
+            if lacking := program_of(made.image):
+                raise made.refuse(line, f"this machine lacks {lacking}, which {made.image} has, in /usr or /usr/local")
         elif word == "WORKDIR":
-            made.workdir = posixpath.normpath(posixpath.join(made.workdir or "/", _expanded(made, line, rest)))
-            made.own(line, made.workdir)
-            made.steps.append(Step(line, HOME, {}, ("mkdir", "-p", "--", made.workdir)))
+            _change_folder(made, line, posixpath.join(made.workdir or "/", _expanded(made, line, rest)))
         elif word == "ENV":
             made.env = {**made.env, **_variables(made, line, rest)}
+        elif word == "ARG":
+            made.arguments |= _variables(made, line, rest) if "=" in rest else {}
         elif word == "RUN":
-            made.steps.append(_run(made, line, rest))
-        elif word == "COPY":
-            made.steps.append(_copy(made, line, rest))
-        else:
-            raise made.refuse(line, f"{word} is not possible")
-    if not made.workdir:
-        raise made.refuse(1, "there is no WORKDIR, which is what the verifier is shown")
+            _run(made, line, rest)
+        elif word in ("COPY", "ADD"):
+            made.steps.append(_copy(made, line, word, rest))
+        elif word == "SHELL" and _json_list(rest):
+            made.shell = _json_list(rest) or made.shell
+        elif word == "USER":
+            made.user = None if rest.split(":")[0] in ("root", "0") else (line, rest)
+        elif word not in _NO_EFFECT:
+            raise made.refuse(line, f"{word} is not possible without Docker")
+    if not made.image:
+        raise made.refuse(1, "there is no FROM")
+    if workdir or not made.workdir:
+        _change_folder(made, 1, workdir or "/root")
     return made
 
 
+def _change_folder(made: Dockerfile, line: int, folder: str) -> None:
+    made.workdir = posixpath.normpath(folder)
+    made.own(line, made.workdir)
+    made.steps.append(Step(line, HOME, {}, ("mkdir", "-p", "--", made.workdir)))
+
+
 def _instructions(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number, instruction), with continued lines joined and comments left out."""
+    """(line number, instruction), with continued lines joined, comments left out, and here-documents as they are."""
     parts: list[str] = []
     first = 0
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    lines = enumerate(path.read_text("utf-8").splitlines(), 1)
+    for number, line in lines:
         text = line.strip()
         if re.match(r"#\s*escape\s*=", text, re.IGNORECASE):
             raise ConfigError(f"{path}:{number}: another escape character than the backslash is not possible.")
@@ -113,36 +143,75 @@ def _instructions(path: Path) -> Iterator[tuple[int, str]]:
         first = first if parts else number
         parts.append(text.removesuffix("\\").rstrip() if text.endswith("\\") else text)
         if not text.endswith("\\"):
-            yield first, " ".join(parts)
-            parts = []
+            whole, parts = " ".join(parts), []
+            ends = _HEREDOC.findall(whole) if re.match(r"(RUN|COPY|ADD)\s", whole, re.IGNORECASE) else []
+            for dash, _, end in ends:
+                for _, raw in lines:
+                    whole += f"\n{raw}"
+                    if (raw.lstrip("\t") if dash else raw) == end:
+                        break
+                else:
+                    raise ConfigError(f"{path}:{first}: the here-document has no line {end}.")
+            yield first, whole
     if parts:
         yield first, " ".join(parts)
 
 
-def _run(made: Dockerfile, line: int, text: str) -> Step:
-    if text.startswith("--") or "<<" in text:
-        raise made.refuse(line, "RUN with options or a here-document is not possible")
-    if _PACKAGES.search(text):
-        raise made.refuse(line, "packages of the system cannot be installed: a sandbox shows this system read-only")
-    command = _json_list(text) or ("sh", "-c", text)
-    return Step(line, made.workdir or HOME, made.env, command)
+def _run(made: Dockerfile, line: int, text: str) -> None:
+    if re.match(r"--(mount|network|security)\b", text):
+        raise made.refuse(line, "RUN with options is not possible without Docker")
+    cwd, env = made.workdir or HOME, {**made.arguments, **made.env}
+    if command := _json_list(text):
+        made.steps.append(Step(line, cwd, env, command))
+        return
+    if text.startswith("<<"):
+        first, _, body = text.partition("\n")
+        if len(first.split()) > 1 or body.startswith("#!"):
+            raise made.refuse(line, "a here-document of RUN is possible for the shell alone")
+        text = body.rpartition("\n")[0]
+    taken = take_packages(text, partial(made.refuse, line), partial(_file_in_image, made, line))
+    made.requirements |= dict.fromkeys(taken.requirements, line)
+    for path in _PATH.findall(taken.rest):  # where root may make folders, and a sandbox has only those that it is told of
+        top = writable_root(path)
+        if top not in (None, *RESERVED, *made.writable) and not top.startswith("/opt/whet-"):
+            made.own(line, path)
+    if not taken.is_done:
+        made.steps.append(Step(line, cwd, env, (*made.shell, taken.rest)))
 
 
-def _copy(made: Dockerfile, line: int, text: str) -> Step:
+def _file_in_image(made: Dockerfile, line: int, path: str) -> str:
+    """The text of a file that a COPY above put at a path."""
+    full = posixpath.normpath(posixpath.join(made.workdir or "/", path))
+    for step in reversed(made.steps):
+        for file in step.files:
+            if file.is_file() and full == (f"{step.to}{file.name}" if step.to.endswith("/") else step.to):
+                return file.read_text("utf-8")
+            below = posixpath.relpath(full, step.to)
+            if file.is_dir() and not below.startswith("..") and (file / below).is_file():
+                return (file / below).read_text("utf-8")
+    raise made.refuse(line, f"no COPY above has the file {path}")
+
+
+def _copy(made: Dockerfile, line: int, word: str, text: str) -> Step:
+    options = re.match(r"(--(chown|chmod|link)(=\S+)?\s+)*", text)
+    text, mode = text[options.end() if options else 0 :], re.search(r"--chmod=([0-7]+)\s", options[0] if options else "")
     words = list(_json_list(text) or _expanded(made, line, text).split())
-    if len(words) < 2 or any(word.startswith(("--", "<<")) or re.search(r"[*?\[]", word) for word in words):
-        raise made.refuse(line, "COPY takes names of files or folders and where they go, no options and no patterns")
+    if len(words) < 2 or any(word.startswith(("--", "<<")) or "://" in word for word in words):
+        raise made.refuse(line, "COPY and ADD take names of files or folders and where they go, and no other options")
     context, to = made.path.parent.resolve(), words[-1]
-    files = []
-    for word in words[:-1]:
-        file = (context / word.lstrip("/")).resolve()
-        if not file.is_relative_to(context) or not file.exists():
-            raise made.refuse(line, f"COPY of {word}, which is no file in {context}")
-        files.append(file)
+    files: list[Path] = []
+    for name in words[:-1]:
+        matching = sorted(context.glob(name.strip("/"))) if re.search(r"[*?\[]", name) else [context / name.lstrip("/")]
+        found = [path.resolve() for path in matching]
+        if not found or not all(file.is_relative_to(context) and file.exists() for file in found):
+            raise made.refuse(line, f"{word} of {name}, which is no file in {context}")
+        files += found
+    if any(file.name.endswith((".tar", ".gz", ".tgz", ".bz2", ".xz")) for file in files) and word == "ADD":
+        raise made.refuse(line, "ADD of an archive is not possible without Docker; use COPY and RUN tar")
     full = posixpath.normpath(posixpath.join(made.workdir or "/", to))
     made.own(line, full)
     folder = to.endswith(("/", "/.")) or to == "." or len(files) > 1 or full in (made.workdir, *made.writable)
-    return Step(line, HOME, {}, files=tuple(files), to=f"{full}/" if folder else full)
+    return Step(line, HOME, {}, files=tuple(files), to=f"{full}/" if folder else full, mode=mode[1] if mode else "")
 
 
 def _variables(made: Dockerfile, line: int, text: str) -> dict[str, str]:
@@ -162,9 +231,10 @@ def _variables(made: Dockerfile, line: int, text: str) -> dict[str, str]:
 def _expanded(made: Dockerfile, line: int, text: str) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
-        if name not in made.env:
-            raise made.refuse(line, f"${name} has no value from an ENV above")
-        return made.env[name]
+        known = {**made.arguments, "PATH": "$PATH", "HOME": HOME, **made.env}
+        if name not in known:
+            raise made.refuse(line, f"${name} has no value from an ENV or ARG above")
+        return known[name]
 
     expanded = _VARIABLE.sub(value, text)
     if "${" in expanded:

@@ -7,14 +7,14 @@ possible), without `tests/` and `solution/`. Once it has answered without a comm
 into a second, fresh sandbox; the first one is gone by then. There `tests/test.sh` runs, and what it writes to
 `/logs/verifier/reward.json` or `reward.txt` is the reward. A verifier that gives none is an error of the rollout.
 
-It deliberately has no images, no compose files, no packages of the system and no other user than the sandbox's.
+It deliberately has no images of a registry, no compose files and no other user than the sandbox's.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -26,7 +26,7 @@ from whet.envs.sandbox_env import SandboxEnv
 from whet.envs.sandboxed.request import CreateSandboxRequest
 from whet.errors import ConfigError, EnvError, SandboxFileError
 from whet.integrations.external_scores import ExternalScoreRubric
-from whet.integrations.harbor_dockerfile import Step
+from whet.integrations.harbor_image import COMMAND_S, LOGS, REWARDS, SHOWN, TaskImages, done, said, unpack
 from whet.integrations.harbor_task import SHOWN as SHOWN_TASKS
 from whet.integrations.harbor_task import HarborTask, find_tasks
 from whet.parsing import as_number, parse_json
@@ -36,11 +36,9 @@ from whet.system.logs import warning_once
 from whet.types import State
 
 _log = logging.getLogger(__name__)
-LOGS, REWARDS, TESTS, SOLUTION = "/logs", "/logs/verifier", "/tests", "/solution"
+TESTS, SOLUTION = "/tests", "/solution"
 SOLVE = "solution/solve.sh"
-CARRY_S = 120.0
 REWARD_BYTES = 64 * 1024
-SHOWN = 600  # characters of a command's output in an error
 # A folder's contents, or a file by its name; 3 where there is neither.
 _PACK = """[ -e "$1" ] || exit 3
 if [ -d "$1" ]; then printf d; cd -- "$1" && exec tar -cf - .; fi
@@ -71,6 +69,14 @@ class CarriedPath:
     archive: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """Numbers of a verifier, of which `reward` is one, and the end of what it printed."""
+
+    rewards: dict[str, float]
+    wrote: str
+
+
 class HarborEnv(SandboxEnv):
     """Tasks of Harbor's format, with a shell for the model."""
 
@@ -82,6 +88,9 @@ class HarborEnv(SandboxEnv):
         max_carried_mb: float = 64,
         leave_out_refused: bool = False,
         num_eval_examples: int = 0,
+        packages: str = "",
+        verifier_network: Sequence[str] = (),
+        one_user: bool = False,
         max_output_chars: int | None = 16_000,
         **kwargs: Any,
     ) -> None:
@@ -94,6 +103,10 @@ class HarborEnv(SandboxEnv):
             max_carried_mb: MiB that the verifier is shown of each path; what is more is graded 0.
             leave_out_refused: play a folder's other tasks where some cannot be played, which is an error otherwise.
             num_eval_examples: tasks, the last ones by name, that are for evaluation alone.
+            packages: packages of Python that boxes have besides those of the Dockerfile, as on pip's command line.
+            verifier_network: hosts that tests/test.sh may reach besides those of `network`, such as pypi.org.
+            one_user: play tasks with another USER than root, although all files belong to one user here: the agent can
+                change what the Dockerfile made for root alone.
             max_output_chars: the middle of a longer answer is left out before the model reads it.
             kwargs: arguments of `SandboxEnv`, other than datasets and rubric; `network` names the hosts that tasks
                 with a public network may reach, none by default.
@@ -101,7 +114,7 @@ class HarborEnv(SandboxEnv):
         check_values(self, locals(), _EXPECTED)
         if kwargs.setdefault("backend", "bubblewrap") != "bubblewrap":
             raise ConfigError(f"'harbor:{target}' runs in the bubblewrap sandbox; leave out backend.")
-        self.tasks, self.refused = find_tasks(target)
+        self.tasks, self.refused = find_tasks(target, one_user=one_user)
         if self.refused:
             self._refuse(target, leave_out=leave_out_refused)
         for task in self.tasks:
@@ -124,6 +137,8 @@ class HarborEnv(SandboxEnv):
             max_output_chars=max_output_chars,
             **kwargs,
         )
+        self._verifier_network = list(verifier_network)
+        self._images = TaskImages(packages, self.sandbox_client, self._box)
         images = sorted({task.dockerfile.image for task in self.tasks})
         warning_once(_log, f"'harbor:{target}': this system's programs stand in for {', '.join(images)}.")
 
@@ -138,14 +153,23 @@ class HarborEnv(SandboxEnv):
         _log.warning("%s", said)
 
     def get_sandbox_request(self, state: State) -> CreateSandboxRequest:
-        return self._request(self._task(state))
+        task = self._task(state)
+        request = self._request(task)
+        self._images.image(task.dockerfile).add_to(request)
+        return request
 
     async def setup_state(self, state: State, **kwargs: Any) -> Any:
         state["working_dir"] = self._task(state).dockerfile.workdir
+        await self._build_image(self._task(state))
         return await super().setup_state(state)
 
     async def post_sandbox_setup(self, state: State) -> None:
-        await prepare(await self.sandbox_client.sandbox(state["sandbox_id"]), self._task(state))
+        await unpack(await self.sandbox_client.sandbox(state["sandbox_id"]))
+
+    async def _build_image(self, task: HarborTask) -> None:
+        """Have the task's image. Raises ConfigError with the line of the Dockerfile that fails."""
+        request = await self._complete_request(self._request(task))
+        await self._images.prepare(task.dockerfile, request, task.table.environment.build_timeout_sec)
 
     @stop
     async def agent_timeout_reached(self, state: State) -> bool:
@@ -162,17 +186,16 @@ class HarborEnv(SandboxEnv):
     async def grade_rollout(self, state: State) -> None:
         carried = state.pop("harbor_carried", None)
         if carried is not None and state.get("error") is None:
-            rewards = await self.grade(self._task(state), carried)
-            state["harbor_reward"] = rewards.pop("reward")
-            state["external_metrics"] = rewards
+            graded = await self.grade(self._task(state), carried)
+            state["harbor_reward"] = graded.rewards.pop("reward")
+            state["external_metrics"] = graded.rewards
 
-    async def attempt(self, task: HarborTask, script: str = "") -> dict[str, float]:
-        """The rewards of a task after a script of its folder, `solution/solve.sh` or one of `cheats/`, or nothing.
+    async def attempt(self, task: HarborTask, script: str = "") -> Graded:
+        """What the verifier of a task gives after a script of its folder, `solution/solve.sh` or one of `cheats/`, or nothing.
 
         Raises EnvError when the solution fails, or the verifier gives no reward.
         """
-        async with self._box(self._request(task, SOLUTION)) as box:
-            await prepare(box, task)
+        async with self._task_box(task, SOLUTION) as box:
             if script == SOLVE:
                 if not (task.folder / SOLVE).is_file():
                     raise EnvError(f"task {task.name} has no {SOLVE}")
@@ -184,22 +207,21 @@ class HarborEnv(SandboxEnv):
                 command, cwd=task.dockerfile.workdir, env=env, timeout_s=task.table.agent.timeout_sec
             )
             if script == SOLVE and not result.ok:
-                raise EnvError(f"task {task.name}: {SOLVE}: {_said(result)}")
+                raise EnvError(f"task {task.name}: {SOLVE}: {said(result)}")
             carried = await self._carry(box, task)
         return await self.grade(task, carried)
 
-    async def grade(self, task: HarborTask, carried: list[CarriedPath]) -> dict[str, float]:
-        """What the verifier gives for what an agent left, in a sandbox of its own; `reward` and further numbers.
+    async def grade(self, task: HarborTask, carried: list[CarriedPath]) -> Graded:
+        """What the verifier gives for what an agent left, in a sandbox of its own.
 
         Raises EnvError when the verifier cannot be run or gives no reward, SandboxError when the host is at fault.
         """
         verifier, log = task.table.verifier, f"{REWARDS}/test-stdout.txt"
-        async with self._box(self._request(task, TESTS)) as box:
-            await prepare(box, task)
+        async with self._task_box(task, TESTS, verifies=True) as box:
             for one in carried:
                 await _unpack(box, one)
             for path in (REWARDS, TESTS):
-                await _done(box, ["sh", "-c", _EMPTY, "sh", path])
+                await done(box, ["sh", "-c", _EMPTY, "sh", path])
             try:
                 await box.upload(task.folder / "tests", TESTS)
             except SandboxFileError as error:
@@ -213,18 +235,19 @@ class HarborEnv(SandboxEnv):
             what = f"task {task.name}: tests/test.sh: {result.describe()}"
             if result.limit is not None:
                 raise EnvError(what)
-            written = await _done(box, ["sh", "-c", _REWARD, "sh", REWARDS])
-            said = await box.exec(["tail", "-c", str(SHOWN), log])
+            written = await done(box, ["sh", "-c", _REWARD, "sh", REWARDS])
+            wrote = (await box.exec(["tail", "-c", str(SHOWN), log])).stdout.strip() or "nothing"
         try:
-            return _rewards(written.stdout)
+            return Graded(_rewards(written.stdout), wrote)
         except ValueError as error:
-            raise EnvError(f"{what}; {error}. It wrote: {said.stdout.strip() or 'nothing'}") from error
+            raise EnvError(f"{what}; {error}. It wrote: {wrote}") from error
 
     def _task(self, state: State) -> HarborTask:
         return self.tasks[int(state["info"]["number"])]
 
-    def _request(self, task: HarborTask, *writable: str) -> CreateSandboxRequest:
+    def _request(self, task: HarborTask, *writable: str, verifies: bool = False) -> CreateSandboxRequest:
         box, request = task.table.environment, self.sandbox_request.model_copy(deep=True)
+        phase = task.table.verifier if verifies else task.table.agent
         seconds = box.build_timeout_sec + task.table.agent.timeout_sec + task.table.verifier.timeout_sec
         request.cpu_cores, request.memory_gb, request.disk_size_gb = (
             box.cpus,
@@ -232,14 +255,25 @@ class HarborEnv(SandboxEnv):
             box.storage_mb / 1024,
         )
         request.timeout_minutes = max(request.timeout_minutes, seconds / 60 + 60)
-        request.environment_vars = {**task.dockerfile.env, **(request.environment_vars or {})}
-        request.network = request.network if box.has_network else []
+        request.environment_vars = {**box.env, **(request.environment_vars or {})}
+        hosts = [*request.network, *(self._verifier_network if verifies else [])]
+        request.network = hosts if box.has_network(phase.network_mode) else []
         request.writable = [*dict.fromkeys([*task.dockerfile.writable, LOGS, *writable])]
         return request
 
     @asynccontextmanager
+    async def _task_box(self, task: HarborTask, *writable: str, verifies: bool = False) -> AsyncIterator[Sandbox]:
+        """A box with what the task's Dockerfile made."""
+        await self._build_image(task)
+        request = self._request(task, *writable, verifies=verifies)
+        self._images.image(task.dockerfile).add_to(request)
+        async with self._box(await self._complete_request(request)) as box:
+            await unpack(box)
+            yield box
+
+    @asynccontextmanager
     async def _box(self, request: CreateSandboxRequest) -> AsyncIterator[Sandbox]:
-        handle = await self.sandbox_client.create(await self._complete_request(request))
+        handle = await self.sandbox_client.create(request)
         try:
             yield await self.sandbox_client.sandbox(handle.id)
         finally:
@@ -247,15 +281,19 @@ class HarborEnv(SandboxEnv):
 
     async def _carry(self, box: Sandbox, task: HarborTask) -> list[CarriedPath]:
         """Raises SandboxFileError for what is too large or cannot be read: of the agent's doing, and graded 0."""
+        for hook in task.table.verifier.collect:
+            result = await box.exec(hook.command, cwd=task.dockerfile.workdir, timeout_s=hook.timeout_sec)
+            if not result.ok:  # the agent may have had its hand in it
+                _log.warning("task %s: the collect command %.80r: %s", task.name, hook.command, said(result))
         carried = []
         for path in task.carried:
             packed = await box.exec(
-                ["sh", "-c", _PACK, "sh", path], timeout_s=CARRY_S, output_bytes=self._carried_bytes
+                ["sh", "-c", _PACK, "sh", path], timeout_s=COMMAND_S, output_bytes=self._carried_bytes
             )
             if packed.exit_code == 3 and packed.limit is None:
                 continue  # the agent did not make it
             if packed.limit is not None or packed.exit_code not in (0, 1):  # 1: it changed while it was read
-                raise SandboxFileError(f"{path} cannot be shown to the verifier: {_said(packed, output=False)}")
+                raise SandboxFileError(f"{path} cannot be shown to the verifier: {said(packed, output=False)}")
             carried.append(CarriedPath(path, packed.stdout_bytes[:1] == b"d", packed.stdout_bytes[1:]))
         return carried
 
@@ -265,51 +303,14 @@ def harbor_reward(state: State) -> float:
     return float(state["harbor_reward"])
 
 
-async def prepare(box: Sandbox, task: HarborTask) -> None:
-    """Do in a fresh sandbox what the Dockerfile says. Raises ConfigError with the line that fails."""
-    ends = time.monotonic() + task.table.environment.build_timeout_sec
-    await _done(box, ["mkdir", "-p", f"{LOGS}/artifacts", f"{LOGS}/agent", REWARDS])
-    for step in task.dockerfile.steps:
-        if step.command:
-            seconds = max(0.1, ends - time.monotonic())
-            result = await box.exec(step.command, cwd=step.cwd, env=step.env, timeout_s=seconds)
-            if not result.ok:
-                raise task.dockerfile.refuse(step.line, f"RUN failed with {_said(result)}")
-            continue
-        try:
-            await _copy_into(box, step)
-        except SandboxFileError as error:
-            raise task.dockerfile.refuse(step.line, f"COPY failed: {error}") from error
-
-
-async def _copy_into(box: Sandbox, step: Step) -> None:
-    for file in step.files:
-        if file.is_dir():
-            await box.upload(file, step.to)
-            continue
-        is_folder = step.to.endswith("/") or (await box.exec(["test", "-d", step.to])).ok
-        path = f"{step.to.rstrip('/')}/{file.name}" if is_folder else step.to
-        await box.upload(file, path)
-        if file.stat().st_mode & 0o100:
-            await _done(box, ["chmod", "+x", "--", path])
-
-
 async def _unpack(box: Sandbox, one: CarriedPath) -> None:
     """Raises SandboxFileError for an archive that is none: the agent's doing."""
     above, _, name = one.path.rpartition("/")
     folder, names = (one.path, ["."]) if one.is_folder else (above, [name])
-    await _done(box, ["sh", "-c", _EMPTY, "sh", one.path])
-    result = await box.exec(["sh", "-c", _UNPACK, "sh", folder, *names], stdin=one.archive, timeout_s=CARRY_S)
+    await done(box, ["sh", "-c", _EMPTY, "sh", one.path])
+    result = await box.exec(["sh", "-c", _UNPACK, "sh", folder, *names], stdin=one.archive, timeout_s=COMMAND_S)
     if not result.ok:
-        raise SandboxFileError(f"what the agent left at {one.path} cannot be unpacked: {_said(result)}")
-
-
-async def _done(box: Sandbox, command: list[str]) -> ExecResult:
-    """Raises EnvError when a command of ours fails."""
-    result = await box.exec(command, timeout_s=CARRY_S)
-    if not result.ok:
-        raise EnvError(f"sandbox {box.id}: {command[0]} failed: {_said(result)}")
-    return result
+        raise SandboxFileError(f"what the agent left at {one.path} cannot be unpacked: {said(result)}")
 
 
 def _rewards(text: str) -> dict[str, float]:
@@ -327,7 +328,3 @@ def _rewards(text: str) -> dict[str, float]:
         raise ValueError(f"{name} has {content.strip()!r:.200}, neither a number nor numbers of which one is 'reward'")
     return rewards
 
-
-def _said(result: ExecResult, *, output: bool = True) -> str:
-    text = (f"{result.stdout}\n{result.stderr}" if output else result.stderr).strip()
-    return f"{result.describe()}: {text[-SHOWN:]}" if text else result.describe()

@@ -6,11 +6,12 @@ Read strictly: a key of `task.toml` that has no effect here is an error that nam
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from whet.errors import ConfigError, EnvironmentLoadError
 from whet.integrations.harbor_dockerfile import RESERVED, Dockerfile, read_dockerfile, writable_root
@@ -19,15 +20,50 @@ from whet.system.files import expanded
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def _only(*allowed: Any) -> Any:
+    """Accept what has no effect here, and nothing else."""
+
+    def check(value: Any) -> Any:
+        if value not in allowed:
+            raise ValueError(f"without Docker only {' or '.join(map(repr, allowed))} is possible")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _megabytes(value: Any) -> Any:
+    """MiB of an older form such as '2G'."""
+    match = re.fullmatch(r"([\d.]+)([GMK])", value.strip().upper()) if isinstance(value, str) else None
+    return int(float(match[1]) * {"G": 1024, "M": 1, "K": 1 / 1024}[match[2]]) if match else value
+
+
+_DESCRIBES = re.compile(r"author_(name|email)|category|difficulty|tags|\w+_explanation|(expert|junior)_time_estimate_\w+")
+Network = Literal["public", "no-network"]
+User = Annotated[str | int | None, _only(None, "root", 0)]
+Megabytes = Annotated[int, BeforeValidator(_megabytes)]
 
 
 class AgentTable(_Table):
     timeout_sec: float = Field(3600, gt=0, description="Seconds after which the model has no further turn.")
+    network_mode: Network | None = Field(None, description="In place of the environment's.")
+    user: User = Field(None, description="Root, if any.")
+
+
+class CollectTable(_Table):
+    command: str = Field(description="A command of the shell, run in WORKDIR once the agent is done.")
+    service: Annotated[str, _only("main")] = Field("main", description="The task's own box: there is no other.")
+    timeout_sec: float = Field(60, gt=0, description="Seconds that it may take.")
+    user: User = Field(None, description="Root, if any.")
 
 
 class VerifierTable(_Table):
     timeout_sec: float = Field(600, gt=0, description="Seconds that tests/test.sh may take.")
+    network_mode: Network | None = Field(None, description="In place of the environment's.")
+    user: User = Field(None, description="Root, if any.")
+    collect: list[CollectTable] = Field([], description="Commands before artifacts are carried away.")
     env: dict[str, str] = Field({}, description="Environment variables of tests/test.sh.")
     environment_mode: Literal["shared", "separate"] = Field(
         "shared", description="Whether the verifier is given the task's folders, or artifacts alone."
@@ -36,15 +72,35 @@ class VerifierTable(_Table):
 
 class BoxTable(_Table):
     build_timeout_sec: float = Field(600, gt=0, description="Seconds that the Dockerfile may take.")
+    docker_image: str | None = Field(None, description="No effect: the Dockerfile is carried out.")
+    os: Annotated[str, _only("linux")] = Field("linux", description="Linux.")
     cpus: float = Field(1, gt=0, description="Processor cores.")
-    memory_mb: int = Field(2048, gt=0, description="Memory in MiB.")
-    storage_mb: int = Field(5120, gt=0, description="Disk in MiB.")
-    network_mode: Literal["public", "no-network"] = Field("public", description="Whether `network` applies.")
+    memory_mb: Megabytes = Field(
+        2048, gt=0, validation_alias=AliasChoices("memory_mb", "memory"), description="Memory in MiB."
+    )
+    storage_mb: Megabytes = Field(
+        5120, gt=0, validation_alias=AliasChoices("storage_mb", "storage"), description="Disk in MiB."
+    )
+    gpus: Annotated[int | None, _only(None, 0)] = Field(None, description="None.")
+    gpu_types: Annotated[list[str] | None, _only(None, [])] = Field(None, description="None.")
+    mcp_servers: Annotated[list[Any], _only([])] = Field([], description="None.")
+    env: dict[str, str] = Field({}, description="Environment variables of every command.")
+    workdir: str | None = Field(None, description="In place of the Dockerfile's WORKDIR.")
+    network_mode: Network = Field("public", description="Whether `network` applies.")
     allow_internet: bool | None = Field(None, description="Older form of `network_mode`.")
 
-    @property
-    def has_network(self) -> bool:
-        return self.network_mode == "public" if self.allow_internet is None else self.allow_internet
+    @field_validator("env")
+    @classmethod
+    def _check_env(cls, env: dict[str, str]) -> dict[str, str]:
+        if any("${" in value for value in env.values()):
+            raise ValueError("variables of this machine are not passed to a task")
+        return env
+
+    def has_network(self, instead: Network | None) -> bool:
+        """Whether `network` applies to the agent or the verifier, which may have a mode of its own."""
+        if instead is None and self.allow_internet is not None:
+            return self.allow_internet
+        return (instead or self.network_mode) == "public"
 
 
 class SolutionTable(_Table):
@@ -65,9 +121,18 @@ class TaskTable(_Table):
     solution: SolutionTable = SolutionTable()
     artifacts: list[str] = Field([], description="Absolute paths that are carried to the grading box.")
 
-    @field_validator("artifacts")
+    @model_validator(mode="before")
     @classmethod
-    def _check_artifacts(cls, paths: list[str]) -> list[str]:
+    def _leave_descriptions_out(cls, table: dict[str, Any]) -> dict[str, Any]:
+        """Of [metadata], which some tasks have at the top."""
+        return {key: value for key, value in table.items() if not _DESCRIBES.fullmatch(key)}
+
+    @field_validator("artifacts", mode="before")
+    @classmethod
+    def _check_artifacts(cls, listed: list[Any]) -> list[str]:
+        paths = [one["source"] if isinstance(one, dict) and {*one} <= {"source", "destination"} else one for one in listed]
+        if not all(isinstance(path, str) for path in paths):
+            raise ValueError("an artifact is a path, or a table with source and destination")
         if any(not path.startswith("/") or ".." in path.split("/") for path in paths):
             raise ValueError("artifacts should be absolute paths without '..'")
         return [path.rstrip("/") for path in paths]
@@ -87,7 +152,7 @@ class HarborTask:
     def carried(self) -> list[str]:
         """Paths of the agent's sandbox that the verifier is given; none lies in another."""
         shared = self.table.verifier.environment_mode == "shared"
-        folders = [*self.dockerfile.writable, self.dockerfile.workdir] if shared else []
+        folders = [*self.dockerfile.writable, *self.dockerfile.others, self.dockerfile.workdir] if shared else []
         paths = sorted({*folders, *self.table.artifacts, "/logs/artifacts"})
         return [path for path in paths if not any(path.startswith(f"{other}/") for other in paths)]
 
@@ -95,7 +160,7 @@ class HarborTask:
 SHOWN = 20
 
 
-def find_tasks(target: str) -> tuple[list[HarborTask], dict[str, str]]:
+def find_tasks(target: str, *, one_user: bool = False) -> tuple[list[HarborTask], dict[str, str]]:
     """The tasks of DIR, a task or a folder of tasks, or the one of DIR#NAME; and why others cannot be played, by name.
 
     Raises EnvironmentLoadError where there are none at all.
@@ -113,7 +178,15 @@ def find_tasks(target: str) -> tuple[list[HarborTask], dict[str, str]]:
     tasks, refused = [], {}
     for one in chosen:
         try:
-            tasks.append(read_task(one))
+            task = read_task(one)
+            if task.dockerfile.user is not None and not one_user:
+                line, user = task.dockerfile.user
+                raise task.dockerfile.refuse(
+                    line,
+                    f"USER {user} is not possible without Docker: all files belong to one user, so the agent can change "
+                    "what was made for root alone; one_user = true plays the task even so",
+                )
+            tasks.append(task)
         except ConfigError as error:
             refused[one.name] = str(error)
     return tasks, refused
@@ -137,7 +210,7 @@ def read_task(folder: Path) -> HarborTask:
         raise ConfigError(f"{folder / 'task.toml'} cannot be read: {error}.") from error
     if table.verifier.environment_mode == "separate" and (folder / "tests/Dockerfile").exists():
         raise ConfigError(f"{folder / 'tests/Dockerfile'}: whet grades in the box of the task's own Dockerfile only.")
-    dockerfile = read_dockerfile(folder / "environment/Dockerfile")
+    dockerfile = read_dockerfile(folder / "environment/Dockerfile", table.environment.workdir)
     for path in table.artifacts:
         if path.startswith("/logs/artifacts/"):
             continue

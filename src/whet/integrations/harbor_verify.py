@@ -59,16 +59,18 @@ def verify_tasks(env: HarborEnv, on_checked: Callable[[TaskCheck], None] | None 
         solution = nothing = None
         cheats: dict[str, float] = {}
         try:
-            solution = (await env.attempt(task, SOLVE))["reward"]
-            nothing = (await env.attempt(task))["reward"]
+            solved = await env.attempt(task, SOLVE)
+            solution = solved.rewards["reward"]
+            nothing = (await env.attempt(task)).rewards["reward"]
             for file in sorted((task.folder / "cheats").glob("*.sh")):
                 try:
-                    cheats[file.stem] = (await env.attempt(task, f"cheats/{file.name}"))["reward"]
+                    cheats[file.stem] = (await env.attempt(task, f"cheats/{file.name}")).rewards["reward"]
                 except SandboxFileError:  # what it left cannot be carried, for which a rollout is graded 0
                     cheats[file.stem] = 0.0
         except (ConfigError, Error) as error:
             return TaskCheck(task.name, solution, nothing, cheats, str(error))
-        return TaskCheck(task.name, solution, nothing, cheats)
+        problem = f"its solution has the reward {solution:g}, not 1. The verifier wrote: {solved.wrote}"
+        return TaskCheck(task.name, solution, nothing, cheats, problem if solution != 1 else "")
 
     async def check_all() -> list[TaskCheck]:
         turns = asyncio.Semaphore(os.cpu_count() or 1)

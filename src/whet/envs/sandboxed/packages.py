@@ -139,9 +139,25 @@ async def installed(requirements: Sequence[str], target: InstallTarget, cache: P
 
     Raises ConfigError with pip's own words when that fails.
     """
-    key = hashlib.sha256(json.dumps([sorted(requirements), target.version, target.platforms]).encode()).hexdigest()[:16]
+    about = json.dumps([sorted(requirements), target.version, target.platforms, "programs for any Python"])
     whose = "pip_install_packages"
-    return await filled(cache / key, lambda fresh: install_wheels(requirements, target, fresh, whose), whose)
+
+    async def install(folder: Path) -> None:
+        await install_wheels(requirements, target, folder, whose)
+        await asyncio.to_thread(_for_any_python, folder / "bin")
+
+    return await filled(cache / hashlib.sha256(about.encode()).hexdigest()[:16], install, whose)
+
+
+def _for_any_python(programs: Path) -> None:
+    """Have the programs of packages run by the Python inside: pip names the one that installed them, outside."""
+    for program in sorted(path for path in programs.glob("*") if path.is_file()):
+        lines = program.read_bytes().split(b"\n", 3)
+        if lines[0] == b"#!/bin/sh" and len(lines) == 4 and lines[1].startswith(b"'''exec'"):  # of a long path
+            lines = [b"", lines[3]]
+        elif not (lines[0].startswith(b"#!") and b"python" in lines[0]):
+            continue
+        program.write_bytes(b"\n".join([b"#!/usr/bin/env python3", *lines[1:]]))
 
 
 async def filled(folder: Path, fill: Callable[[Path], Awaitable[None]], whose: str) -> Path:
