@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,71 +16,9 @@ from whet.cli.main import main
 from whet.errors import ConfigError, EnvError, EnvironmentLoadError
 from whet.integrations.harbor_dockerfile import read_dockerfile
 from whet.integrations.harbor_verify import verify_tasks
-from whet.sandboxes.pool import shared_pool
 
-DOCKERFILE = """\
-FROM ubuntu:24.04
-# the words to count
-ENV WORDS=words.txt \\
-    LIMIT=3
-WORKDIR /app
-COPY data/ ./data/
-COPY run.sh /app
-RUN echo "made of $WORDS" > made && \\
-    mkdir -p out
-"""
-TEST = """\
-mkdir -p /logs/verifier
-if [ "$(cat out/count)" = "$(cat /tests/expected)" ]; then r=1; else r=0; fi
-echo "{\\"reward\\": $r, \\"tries\\": $STRICT}" > /logs/verifier/reward.json
-"""
-SOLUTION = "./run.sh > out/count\n"
 Make = Callable[..., Path]
-
-
-@pytest.fixture
-def task(tmp_path: Path) -> Make:
-    """Writes a task: what its files say, by path; `None` leaves one out."""
-
-    def make(name: str = "count", **files: str | None) -> Path:
-        folder = tmp_path / "tasks" / name
-        texts: dict[str, str | None] = {
-            "task.toml": '[verifier]\ntimeout_sec = 20\nenv = { STRICT = "2" }\n[environment]\nmemory_mb = 512\n',
-            "instruction.md": "Count the words.",
-            "environment/Dockerfile": DOCKERFILE,
-            "environment/data/words.txt": "one two three",
-            "environment/run.sh": '#!/bin/sh\nwc -w < "data/$WORDS"\n',
-            "tests/test.sh": TEST,
-            "tests/expected": "3\n",
-            "solution/solve.sh": SOLUTION,
-            **{path.replace("__", "/").replace("_DOT_", "."): text for path, text in files.items()},
-        }
-        for path, text in texts.items():
-            if text is not None:
-                (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                (folder / path).write_text(text)
-        (folder / "environment/run.sh").chmod(0o755)
-        return folder
-
-    return make
-
-
-def rollout(folder: Path, *commands: str, **kwargs: Any) -> tuple[whet.State, list[str]]:
-    """A scored rollout whose model runs these commands, and what it read."""
-    env = whet.load_environment(f"harbor:{folder}", **kwargs)
-    calls = [
-        {"tool_calls": [{"id": "1", "name": "bash", "arguments": json.dumps({"command": command})}]}
-        for command in commands
-    ]
-
-    async def run() -> whet.State:
-        state = await env.rollout(env.get_dataset()[0], whet.ScriptedClient([*calls, "done"]), "m", {})
-        await env.rubric.score_rollout(state)
-        assert shared_pool().leased == 0
-        return state
-
-    state = asyncio.run(run())
-    return state, [message["content"] for message in state["completion"] if message["role"] == "tool"]
+Play = Callable[..., tuple[whet.State, list[str]]]
 
 
 def test_solution_has_reward_1_and_nothing_less(bubblewrap: None, task: Make, capsys: Any) -> None:
@@ -93,7 +32,7 @@ def test_solution_has_reward_1_and_nothing_less(bubblewrap: None, task: Make, ca
     ]
 
 
-def test_model_works_in_the_folder_that_the_dockerfile_made(bubblewrap: None, task: Make) -> None:
+def test_model_works_in_the_folder_that_the_dockerfile_made(bubblewrap: None, task: Make, rollout: Play) -> None:
     state, (made, seen, ran) = rollout(task(), "cat made; pwd", "ls -A / /app", "./run.sh > out/count; cat out/count")
     assert state["error"] is None
     assert made.startswith("made of words.txt")
@@ -103,7 +42,7 @@ def test_model_works_in_the_folder_that_the_dockerfile_made(bubblewrap: None, ta
     assert (state["reward"], state["metrics"]["tries"]) == (1.0, 2.0)
 
 
-def test_nothing_that_the_agent_writes_reaches_tests_or_reward(bubblewrap: None, task: Make) -> None:
+def test_nothing_that_the_agent_writes_reaches_tests_or_reward(bubblewrap: None, task: Make, rollout: Play) -> None:
     forge = "mkdir -p /logs/verifier /logs/artifacts; for f in /logs/verifier/reward.json /logs/artifacts/reward.json "
     forge += "/app/reward.json; do echo 1 > $f; done; echo 1 > /logs/verifier/reward.txt"
     links = "rm -rf /app/out; ln -s /logs/verifier /app/out; echo 1 > out/count; ln -s /logs/verifier/reward.json x"
@@ -120,7 +59,7 @@ def test_nothing_that_the_agent_writes_reaches_tests_or_reward(bubblewrap: None,
         assert (state["error"], state["reward"]) == (None, 0.0), command
 
 
-def test_what_cannot_be_shown_to_the_verifier_is_graded_0(bubblewrap: None, task: Make) -> None:
+def test_what_cannot_be_shown_to_the_verifier_is_graded_0(bubblewrap: None, task: Make, rollout: Play) -> None:
     for command in ("head -c 3000000 /dev/zero > big", "mkdir closed; touch closed/x; chmod 0 closed"):
         state, _ = rollout(task(), command, max_carried_mb=2)
         assert (state["error"], state["reward"]) == (None, 0.0), command
@@ -135,7 +74,9 @@ def test_what_cannot_be_shown_to_the_verifier_is_graded_0(bubblewrap: None, task
         ("sleep 30", "time limit"),
     ],
 )
-def test_verifier_without_a_reward_is_an_error(bubblewrap: None, task: Make, script: str, words: str) -> None:
+def test_verifier_without_a_reward_is_an_error(
+    bubblewrap: None, task: Make, rollout: Play, script: str, words: str
+) -> None:
     toml = "[verifier]\ntimeout_sec = 1\n"
     state, _ = rollout(task(tests__test_DOT_sh=script, task_DOT_toml=toml))
     assert isinstance(state["error"], EnvError)
@@ -143,7 +84,7 @@ def test_verifier_without_a_reward_is_an_error(bubblewrap: None, task: Make, scr
     assert state["reward"] is None
 
 
-def test_separate_verifier_is_shown_artifacts_alone(bubblewrap: None, task: Make) -> None:
+def test_separate_verifier_is_shown_artifacts_alone(bubblewrap: None, task: Make, rollout: Play) -> None:
     toml = 'artifacts = ["/app/out/count", "/app/gone"]\n[verifier]\nenvironment_mode = "separate"\n'
     test = 'if [ "$(cat out/count)" = 3 ] && [ ! -e other ] && [ ! -e gone ]; then r=1; else r=0; fi\n'
     test += 'echo "$r" > /logs/verifier/reward.txt'
@@ -152,7 +93,81 @@ def test_separate_verifier_is_shown_artifacts_alone(bubblewrap: None, task: Make
     assert rollout(folder, "rm out/count; mkdir out/count; echo 3 > out/count/count")[0]["reward"] == 0.0
 
 
-def test_dockerfile_that_fails_is_named_by_line(bubblewrap: None, task: Make) -> None:
+def test_dockerfile_is_carried_out_once(bubblewrap: None, task: Make, rollout: Play, harbor_cache: Path) -> None:
+    random = "FROM x\nWORKDIR /app\nRUN head -c 9 /dev/urandom | base64 > /srv/key; mkdir out\nRUN python --version\n"
+    test = 'if [ "$(cat out/key)" = "$(cat /srv/key)" ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt'
+    folder = task(environment__Dockerfile=random, tests__test_DOT_sh=test)
+    copy = "cp /srv/key out/key; cat out/key; rm -r /srv/key; mkdir /srv/key"
+    first, (key,) = rollout(folder, copy, writable=["/extra"])
+    (image,) = (harbor_cache / "cache/harbor").iterdir()
+    assert [(file.name, oct(file.stat().st_mode & 0o777)) for file in image.iterdir()] == [("files.tar", "0o644")]
+    second, (again,) = rollout(folder, "cp /srv/key out/key; cat out/key", writable=["/extra"])
+    assert again == key
+    assert (first["reward"], second["reward"]) == (0.0, 1.0)
+    (folder / "environment/Dockerfile").write_text(random.replace("9", "10"))
+    assert rollout(folder, copy, writable=["/extra"])[1] != [key]
+
+
+def test_two_processes_make_one_image(bubblewrap: None, task: Make, harbor_cache: Path) -> None:
+    random = "FROM x\nWORKDIR /app\nRUN head -c 9 /dev/urandom | base64 > key\n"
+    folder = task(environment__Dockerfile=random)
+
+    async def images() -> None:
+        envs = [whet.load_environment(f"harbor:{folder}") for _ in range(2)]  # as little in common as two processes
+        await asyncio.gather(*[env._build_image(env.tasks[0]) for env in envs])
+        shown = [env._images.image(env.tasks[0].dockerfile).read_only["/opt/whet-image"] for env in envs]
+        assert shown[0] == shown[1]
+        assert [str(path) for path in (harbor_cache / "cache/harbor").iterdir()] == shown[:1]
+        for env in envs:
+            await env.close()
+
+    asyncio.run(images())
+
+
+def test_packages_of_python_are_installed_outside(
+    bubblewrap: None, task: Make, rollout: Play, harbor_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = "whetpet-1.0.dist-info"
+    with zipfile.ZipFile(harbor_cache / "whetpet-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr("whetpet.py", "def main():\n    print('called')\n")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: whetpet\nVersion: 1.0\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/entry_points.txt", "[console_scripts]\nwhetpet = whetpet:main\n")
+        archive.writestr(f"{info}/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(harbor_cache))
+    monkeypatch.delenv("PIP_CONSTRAINT", raising=False)
+    text = "FROM x\nENV PYTHONPATH=/app PATH=/app:$PATH\nWORKDIR /app\nRUN pip install whetpet==1.0\n"
+    test = "if [ $(whetpet) = called ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt"
+    folder = task(environment__Dockerfile=text, tests__test_DOT_sh=test)
+    state, (called, path) = rollout(
+        folder, "whetpet; python -m whetpet", "echo $PYTHONPATH; touch /opt/whet-packages/x"
+    )
+    assert (called, state["reward"]) == ("called", 1.0)
+    assert path.startswith("/app:/opt/whet-packages")
+    assert "Read-only" in path
+    with pytest.raises(ConfigError, match=r"Dockerfile:4: pip could not install whetpet==2\.0"):
+        rollout(task(environment__Dockerfile=text.replace("1.0", "2.0")), "true")
+
+
+def test_collect_commands_run_before_artifacts_are_carried(bubblewrap: None, task: Make, rollout: Play) -> None:
+    toml = '[verifier]\nenvironment_mode = "separate"\n[[verifier.collect]]\ncommand = "cp seen /logs/artifacts/seen"\n'
+    test = 'if [ "$(cat /logs/artifacts/seen)" = 5 ]; then r=1; else r=0; fi; echo $r > /logs/verifier/reward.txt'
+    folder = task(task_DOT_toml=toml, tests__test_DOT_sh=test)
+    assert rollout(folder, "echo 5 > seen")[0]["reward"] == 1.0
+    assert rollout(folder, "true")[0]["reward"] == 0.0  # the command fails
+
+
+def test_other_user_is_refused_unless_all_files_may_be_the_agents(bubblewrap: None, task: Make, rollout: Play) -> None:
+    folder = task(environment__Dockerfile="FROM x\nWORKDIR /home/dev\nRUN touch roots\nUSER dev\n")
+    with pytest.raises(ConfigError, match=r"Dockerfile:4: USER dev is not possible .* one_user = true plays the task"):
+        rollout(folder, "true")
+    assert rollout(folder, "pwd; ls; rm roots", one_user=True)[1] == ["/home/dev\nroots"]
+
+
+def test_dockerfile_that_fails_is_named_by_line(bubblewrap: None, task: Make, rollout: Play) -> None:
     folder = task(environment__Dockerfile="FROM x\nWORKDIR /app\n\nRUN echo why >&2; exit 7\n")
     with pytest.raises(ConfigError, match=r"Dockerfile:4: RUN failed with exit code 7: why"):
         rollout(folder)
@@ -163,17 +178,25 @@ def test_dockerfile_that_fails_is_named_by_line(bubblewrap: None, task: Make) ->
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("FROM a\nWORKDIR /app\nRUN true && \\\n  apt-get -y install curl", 3),
+        ("FROM a\nWORKDIR /app\nRUN true && \\\n  apt-get -y install no-such-package", 3),
+        ("FROM a\nWORKDIR /app\nRUN apt-get update && apt-get install -y python3-redis", 3),
+        ("FROM a\nRUN for p in jq; do apt-get install $p; done", 2),
+        ("FROM a\nRUN pip install -e .", 2),
+        ("FROM a\nRUN pip install --index-url https://x y", 2),
+        ("FROM a\nRUN pip install -r nowhere.txt", 2),
+        ("FROM golang-is-elsewhere/dotnet/sdk:9", 1),
+        ("FROM a\nENTRYPOINT x", 2),
         ("FROM a AS b\nWORKDIR /app\nFROM c", 3),
-        ("FROM a\n\nUSER root", 3),
         ("FROM a\nWORKDIR /app\nCOPY ../task.toml .", 3),
-        ("FROM a\nWORKDIR /app\nCOPY --chown=1 run.sh .", 3),
+        ("FROM a\nWORKDIR /app\nCOPY --from=b run.sh .", 3),
+        ("FROM a\nWORKDIR /app\nADD https://x/y .", 3),
         ("FROM a\nWORKDIR /app\nCOPY run.sh /tests/", 3),
         ("FROM a\nWORKDIR /usr/src", 2),
         ("FROM a\nENV A=$NOWHERE", 2),
-        ("FROM a\nWORKDIR /app\nRUN <<EOF", 3),
+        ("FROM a\nWORKDIR /app\nRUN <<EOF\ntrue", 3),
+        ("FROM a\nRUN <<EOF\n#!/usr/bin/perl\nEOF", 2),
         ("RUN true", 1),
-        ("FROM a", 1),
+        ("", 1),
     ],
 )
 def test_other_dockerfiles_are_refused_by_line(task: Make, text: str, line: int) -> None:
@@ -181,11 +204,46 @@ def test_other_dockerfiles_are_refused_by_line(task: Make, text: str, line: int)
         read_dockerfile(task(environment__Dockerfile=text) / "environment/Dockerfile")
 
 
+def test_instructions_of_common_dockerfiles_are_read(task: Make) -> None:
+    text = """ARG V=3.12
+FROM --platform=linux/amd64 python:${V}-slim AS base
+LABEL by=x
+ENV PATH="/root/.local/bin:${PATH}" DEBIAN_FRONTEND=noninteractive
+SHELL ["/bin/bash", "-c"]
+RUN DEBIAN_FRONTEND=noninteractive apt-get update && apt-get install -y --no-install-recommends \\
+    # the shell
+    bash python3-pip ca-certificates coreutils=9.1 && rm -rf /var/lib/apt/lists/*
+RUN mkdir -p /data && pip3 install --no-cache-dir pytest==8.4.1 'numpy>=1,<3' > /dev/null 2>&1
+COPY --chown=root:root *.txt requirements.txt* /root/
+RUN python -m pip install -r /root/requirements.txt
+RUN cat > /srv/app.py <<'PY' && echo done
+# kept
+print("a  b")
+PY
+USER root
+CMD ["sleep", "infinity"]
+"""
+    lines = "six  # for python 2\n\n# none\nattrs==24.1.0\n"
+    files = {"environment__requirements_DOT_txt": lines}
+    made = read_dockerfile(task(environment__Dockerfile=text, **files) / "environment/Dockerfile")
+    assert list(made.requirements) == ["pytest==8.4.1", "numpy>=1,<3", "six", "attrs==24.1.0"]
+    assert list(made.requirements.values()) == [9, 9, 11, 11]
+    assert made.env == {"PATH": "/root/.local/bin:$PATH", "DEBIAN_FRONTEND": "noninteractive"}
+    assert (made.workdir, made.user, made.writable) == ("/root", None, ["/data", "/root", "/srv"])
+    run = [step.command for step in made.steps if step.command[:2] == ("/bin/bash", "-c")]
+    assert len(run) == 2  # the packages alone are none
+    script = "cat > /srv/app.py <<'PY' && echo done\n# kept\nprint(\"a  b\")\nPY"
+    assert run[1][-1] == script
+
+
 @pytest.mark.parametrize(
     ("toml", "words"),
     [
-        ("[environment]\ngpus = 1\nmemmory_mb = 2\n", "'environment.gpus' .*'environment.memmory_mb'"),
-        ("[[verifier.collect]]\ncommand = 'x'\n", "'verifier.collect'"),
+        ("[environment]\nmemmory_mb = 2\n", "'environment.memmory_mb'"),
+        ("[environment]\ngpus = 1\n", "environment.gpus=1: .* only none or 0 is possible"),
+        ("[environment]\nenv = { A = '${HOME}' }\n", "variables of this machine are not passed"),
+        ("[agent]\nuser = 'dev'\n", "agent.user='dev'"),
+        ("[[verifier.collect]]\ncommand = 'x'\nservice = 'db'\n", "verifier.collect.0.service='db'"),
         ("[agent]\ntimeout_sec = -1\n", "agent.timeout_sec=-1"),
         ("artifacts = ['/etc/x']\n", "where a sandbox cannot write"),
         ("[agent\n", "cannot be read"),

@@ -65,7 +65,8 @@ class Dockerfile:
         shared = next((top for top in (HOME, "/tmp") if f"{path}/".startswith(f"{top}/")), None)
         home = _OWN_HOME.match(path)
         if shared or home:
-            self.others.append(shared or home[0]) if (shared or home[0]) not in self.others else None
+            folder = shared or path[: home.end() if home else None]
+            self.others += [] if folder in self.others else [folder]
             return
         top = writable_root(path)
         if top is None or top in RESERVED[:2]:
@@ -171,9 +172,9 @@ def _run(made: Dockerfile, line: int, text: str) -> None:
         text = body.rpartition("\n")[0]
     taken = take_packages(text, partial(made.refuse, line), partial(_file_in_image, made, line))
     made.requirements |= dict.fromkeys(taken.requirements, line)
-    for path in _PATH.findall(taken.rest):  # where root may make folders, and a sandbox has only those that it is told of
+    for path in _PATH.findall(taken.rest):  # root may make it; a sandbox has the folders that it is given
         top = writable_root(path)
-        if top not in (None, *RESERVED, *made.writable) and not top.startswith("/opt/whet-"):
+        if top is not None and top not in RESERVED and not top.startswith("/opt/whet-"):
             made.own(line, path)
     if not taken.is_done:
         made.steps.append(Step(line, cwd, env, (*made.shell, taken.rest)))
@@ -194,7 +195,8 @@ def _file_in_image(made: Dockerfile, line: int, path: str) -> str:
 
 def _copy(made: Dockerfile, line: int, word: str, text: str) -> Step:
     options = re.match(r"(--(chown|chmod|link)(=\S+)?\s+)*", text)
-    text, mode = text[options.end() if options else 0 :], re.search(r"--chmod=([0-7]+)\s", options[0] if options else "")
+    assert options is not None  # it may be empty
+    text, mode = text[options.end() :], re.search(r"--chmod=([0-7]+)\s", options[0])
     words = list(_json_list(text) or _expanded(made, line, text).split())
     if len(words) < 2 or any(word.startswith(("--", "<<")) or "://" in word for word in words):
         raise made.refuse(line, "COPY and ADD take names of files or folders and where they go, and no other options")
@@ -202,10 +204,10 @@ def _copy(made: Dockerfile, line: int, word: str, text: str) -> Step:
     files: list[Path] = []
     for name in words[:-1]:
         matching = sorted(context.glob(name.strip("/"))) if re.search(r"[*?\[]", name) else [context / name.lstrip("/")]
-        found = [path.resolve() for path in matching]
-        if not found or not all(file.is_relative_to(context) and file.exists() for file in found):
+        paths = [path.resolve() for path in matching]
+        if not paths or not all(file.is_relative_to(context) and file.exists() for file in paths):
             raise made.refuse(line, f"{word} of {name}, which is no file in {context}")
-        files += found
+        files += paths
     if any(file.name.endswith((".tar", ".gz", ".tgz", ".bz2", ".xz")) for file in files) and word == "ADD":
         raise made.refuse(line, "ADD of an archive is not possible without Docker; use COPY and RUN tar")
     full = posixpath.normpath(posixpath.join(made.workdir or "/", to))

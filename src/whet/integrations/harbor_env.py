@@ -31,7 +31,7 @@ from whet.integrations.harbor_task import SHOWN as SHOWN_TASKS
 from whet.integrations.harbor_task import HarborTask, find_tasks
 from whet.parsing import as_number, parse_json
 from whet.rollouts.limits import to_the_end
-from whet.sandboxes.protocol import MIB, ExecResult, Sandbox
+from whet.sandboxes.protocol import MIB, Sandbox
 from whet.system.logs import warning_once
 from whet.types import State
 
@@ -327,4 +327,3 @@ def _rewards(text: str) -> dict[str, float]:
     if len(rewards) < len(values) or "reward" not in rewards:
         raise ValueError(f"{name} has {content.strip()!r:.200}, neither a number nor numbers of which one is 'reward'")
     return rewards
-

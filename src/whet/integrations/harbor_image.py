@@ -32,7 +32,9 @@ COMMAND_S = 120.0
 SHOWN = 600  # characters of a command's output in an error
 _FORMAT = 1  # of what is cached
 _PROGRAMS = f"{HOME}/.local/bin"
-_FIRST = f'mkdir -p {LOGS}/artifacts {LOGS}/agent {REWARDS} {_PROGRAMS}; ln -sf "$(command -v python3)" {_PROGRAMS}/python'
+_FIRST = (
+    f"mkdir -p {LOGS}/artifacts {LOGS}/agent {REWARDS} {_PROGRAMS} && ln -s $(command -v python3) {_PROGRAMS}/python"
+)
 # Everything that can be written to is below /home; of shared memory nothing is kept.
 _PACK = "cd /home && exec tar -cf - --exclude=./shm ."
 _UNPACK = f"cd /home && exec tar --no-same-owner -xpf {INSIDE}/files.tar"
@@ -85,7 +87,8 @@ class TaskImages:
         try:
             await packages.Packages(words).add_to(request, self._client)
         except ConfigError as error:
-            raise made.refuse(max(made.requirements.values(), default=1), str(error).rstrip(".")) from error
+            why = str(error).removeprefix("pip_install_packages: ").rstrip(".")
+            raise made.refuse(max(made.requirements.values(), default=1), why) from error
         python_path = [made.env.get("PYTHONPATH", ""), (request.environment_vars or {}).pop("PYTHONPATH", "")]
         image = TaskImage(
             dict(request.read_only),
@@ -156,15 +159,16 @@ def _key(made: Dockerfile, image: TaskImage, writable: list[str]) -> str:
 
 
 def _content(file: Path) -> list[list[str]]:
-    found = []
+    entries = []
     for path in sorted([file, *file.rglob("*")]) if file.is_dir() else [file]:
         kind = "link" if path.is_symlink() else "file" if path.is_file() else "folder"
         text = str(path.readlink()) if kind == "link" else ""
         if kind == "file":
             with path.open("rb") as opened:
                 text = hashlib.file_digest(opened, "sha256").hexdigest()
-        found.append([str(path.relative_to(file.parent)), kind, text, "" if kind == "link" else oct(path.stat().st_mode)])
-    return found
+        mode = "" if kind == "link" else oct(path.stat().st_mode)
+        entries.append([str(path.relative_to(file.parent)), kind, text, mode])
+    return entries
 
 
 def _path(env: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""What the package managers in a RUN of a Dockerfile ask for: packages of the system, and packages of Python.
+"""What the package managers in a RUN of a Dockerfile install: packages of the system, and packages of Python.
 
 A sandbox shows this system's programs read-only, so nothing is installed into it. A package of the system passes where
 its programs are here already, in the version that they have here. Packages of Python are wheels that the environment
@@ -67,9 +67,9 @@ _FROM_PYPI = {
     "python3-yaml": "PyYAML",
 }
 _PYTHONS_OWN = re.compile(r"python3(\.\d+)?(-minimal|-venv|-dev|-full|-setuptools|-wheel)?")
-_PIP_FLAGS = frozenset(
-    "--no-cache-dir --break-system-packages --upgrade -U --user --system --quiet -q -qq --no-input --prefer-binary "
-    "--disable-pip-version-check --no-warn-script-location --root-user-action=ignore".split()
+_PIP_FLAGS = re.compile(
+    r"-U|-qq?|--(no-cache-dir|break-system-packages|upgrade|user|system|quiet|no-input|prefer-binary"
+    r"|no-warn-script-location|disable-pip-version-check|root-user-action=ignore)"
 )
 _PIP_VALUES = ("--retries", "--timeout", "--default-timeout")
 _CACHES = ("/var/lib/apt/", "/var/cache/apt", "/var/cache/apk", "/root/.cache", "/var/log/apt", "/var/log/dpkg.log")
@@ -79,7 +79,7 @@ Refuse = Callable[[str], ConfigError]
 
 @dataclass(slots=True)
 class Installs:
-    """What is left of a RUN, and the packages of Python that it asked for."""
+    """What is left of a RUN, and the packages of Python that it installs."""
 
     rest: str
     requirements: list[str] = field(default_factory=list)
@@ -99,7 +99,7 @@ def take_packages(text: str, refuse: Refuse, read_requirements: Callable[[str], 
         read_requirements: the text of the requirements file at a path of the image.
 
     Raises:
-        ConfigError: a package of the system that this machine lacks, or something that pip is asked for beyond names
+        ConfigError: a package of the system that this machine lacks, or something that pip should install beyond names
             with versions.
     """
     taken = Installs(text)
@@ -108,7 +108,8 @@ def take_packages(text: str, refuse: Refuse, read_requirements: Callable[[str], 
     kept = []
     for part in _parts(text):
         words = _words(part)
-        if "<<" not in text and (_take_system(words, taken, refuse) or _take_pip(words, taken, refuse, read_requirements)):
+        alone = "<<" not in text
+        if alone and (_take_system(words, taken, refuse) or _take_pip(words, taken, refuse, read_requirements)):
             part = " true "
         elif words and re.search(rf"\b({'|'.join(_SYSTEM)})\s.*\b(install|add)\b|\bpip[\d.]*\s+install\b", part):
             raise refuse("a package manager is taken as a command of its own only, not in other words of the shell")
@@ -155,7 +156,7 @@ def _words(part: str) -> list[str]:
 
 
 def _take_system(words: list[str], taken: Installs, refuse: Refuse) -> bool:
-    """Whether this is a command that needs nothing to be done, as all that it asks for is here."""
+    """Whether this is a command that needs nothing to be done, as all that it installs is here."""
     if words[:1] == ["rm"]:
         paths = [word for word in words[1:] if not word.startswith("-")]
         return bool(paths) and all(path.startswith(_CACHES) for path in paths)
@@ -176,8 +177,8 @@ def _take_system(words: list[str], taken: Installs, refuse: Refuse) -> bool:
             missing.append(name)
     if missing:
         raise refuse(
-            f"this machine lacks {', '.join(missing)}, and nothing is installed for a task: a sandbox shows this system "
-            "read-only. Install it on this machine, as root"
+            f"this machine lacks {', '.join(missing)}, and nothing is installed for a task, because a sandbox shows this "
+            "system read-only; install it on this machine"
         )
     return True
 
@@ -196,7 +197,7 @@ def _take_pip(words: list[str], taken: Installs, refuse: Refuse, read_requiremen
         elif word in ("-r", "--requirement"):
             lines = read_requirements(next(rest, "")).splitlines()
             taken.requirements += [line for text in lines if (line := re.sub(r"(^|\s)#.*", "", text).strip())]
-        elif word not in _PIP_FLAGS and word.split("=")[0] not in _PIP_VALUES:
+        elif not _PIP_FLAGS.fullmatch(word) and word.split("=")[0] not in _PIP_VALUES:
             taken.requirements.append(word)
     try:
         requirements_of(shlex.join(taken.requirements))

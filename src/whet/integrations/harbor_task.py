@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from whet.errors import ConfigError, EnvironmentLoadError
 from whet.integrations.harbor_dockerfile import RESERVED, Dockerfile, read_dockerfile, writable_root
@@ -40,7 +49,9 @@ def _megabytes(value: Any) -> Any:
     return int(float(match[1]) * {"G": 1024, "M": 1, "K": 1 / 1024}[match[2]]) if match else value
 
 
-_DESCRIBES = re.compile(r"author_(name|email)|category|difficulty|tags|\w+_explanation|(expert|junior)_time_estimate_\w+")
+_DESCRIBES = re.compile(
+    r"author_(name|email)|category|difficulty|tags|\w+_explanation|(expert|junior)_time_estimate_\w+"
+)
 Network = Literal["public", "no-network"]
 User = Annotated[str | int | None, _only(None, "root", 0)]
 Megabytes = Annotated[int, BeforeValidator(_megabytes)]
@@ -130,7 +141,9 @@ class TaskTable(_Table):
     @field_validator("artifacts", mode="before")
     @classmethod
     def _check_artifacts(cls, listed: list[Any]) -> list[str]:
-        paths = [one["source"] if isinstance(one, dict) and {*one} <= {"source", "destination"} else one for one in listed]
+        paths = [
+            one["source"] if isinstance(one, dict) and {*one} <= {"source", "destination"} else one for one in listed
+        ]
         if not all(isinstance(path, str) for path in paths):
             raise ValueError("an artifact is a path, or a table with source and destination")
         if any(not path.startswith("/") or ".." in path.split("/") for path in paths):
@@ -183,8 +196,8 @@ def find_tasks(target: str, *, one_user: bool = False) -> tuple[list[HarborTask]
                 line, user = task.dockerfile.user
                 raise task.dockerfile.refuse(
                     line,
-                    f"USER {user} is not possible without Docker: all files belong to one user, so the agent can change "
-                    "what was made for root alone; one_user = true plays the task even so",
+                    f"USER {user} is not possible without Docker: all files belong to one user, so the agent can "
+                    "change what was made for root alone; one_user = true plays the task even so",
                 )
             tasks.append(task)
         except ConfigError as error:
