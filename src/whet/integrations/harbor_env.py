@@ -191,7 +191,7 @@ class HarborEnv(SandboxEnv):
             state["external_metrics"] = graded.rewards
 
     async def attempt(self, task: HarborTask, script: str = "") -> Graded:
-        """What the verifier of a task gives after a script of its folder, `solution/solve.sh` or one of `cheats/`, or nothing.
+        """What the verifier gives after a script of the task, `solution/solve.sh` or one of `cheats/`, or nothing.
 
         Raises EnvError when the solution fails, or the verifier gives no reward.
         """

@@ -177,8 +177,8 @@ def _take_system(words: list[str], taken: Installs, refuse: Refuse) -> bool:
             missing.append(name)
     if missing:
         raise refuse(
-            f"this machine lacks {', '.join(missing)}, and nothing is installed for a task, because a sandbox shows this "
-            "system read-only; install it on this machine"
+            f"this machine lacks {', '.join(missing)}, and nothing is installed for a task, because a sandbox shows "
+            "this system read-only; install it on this machine"
         )
     return True
 
