@@ -100,7 +100,11 @@ ENVIRONMENTS = (
         ("rows*.9.reward", "rows*.9.*correct_answer", "states.9.*", "metadata*.avg_*", "metadata*.pass_*"),
     ),
     Expected(25, "tokens are cut to max_seq_len", ("*.tokens.policy_version",)),
-    Expected(25, "steps may bring rewards, advantages and extras*", ("states.*.steps_with_own_advantage",)),
+    Expected(
+        25,
+        "steps may bring rewards, advantages and extras*",
+        ("states.*.steps_with_own_advantage", "states.*.steps_with_own_reward"),
+    ),
 )
 
 FUNCTIONS = (

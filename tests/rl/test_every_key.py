@@ -26,7 +26,7 @@ import whet.rl.run
 from whet.config import all_keys
 from whet.errors import ConfigError, LearnerLostError, TrainingError
 from whet.inference.weights.model_weights import read_checkpoint
-from whet.rl.algorithms import LossTerms, find
+from whet.rl.algorithms import LossTerms, ScoredGroup, advantages_of, find
 from whet.rl.config import RunConfig, load_run_config
 from whet.rl.data.adaptive_weights import AdaptiveWeights
 from whet.rl.data.assembly import Assembled, RewardShaper, assemble
@@ -308,6 +308,16 @@ def assembled(config: RunConfig) -> Any:
     return found
 
 
+def credited(config: RunConfig) -> Any:
+    """Advantages of a group of two rollouts, of two turns and of one, whose first turns earn something."""
+    states = [rollout(1.0, [3, 4]), rollout(0.5, [5])]
+    for state, turns in zip(states, (2, 1), strict=True):
+        state["trajectory"] = [{**state["trajectory"][0], "reward": float(turns)}, *state["trajectory"] * (turns - 1)]
+    group = ScoredGroup(np.array([1.0, 0.5]), states)
+    (found,) = advantages_of([group], config.algorithm.advantage, config.algorithm.advantage_constants)
+    return [values.tolist() for values in found]
+
+
 def told(config: RunConfig) -> list[tuple[int, str]]:
     """When a wait that never ends is told, acted on and given up, after one that took 100 s."""
     waits, found = WaitTable(config.watchdog), []
@@ -424,6 +434,7 @@ STEP = ("--max_steps", "4", "--learning_rate", "1e-2")
 COSINE = (*STEP, "--optimizer.schedule", "cosine")
 KL = ("--algorithm.kl_coef", "0.5")
 CLIP_COV = ("--algorithm.loss", "clip_cov", "--algorithm.cov_low", "0.1", "--algorithm.cov_share", "0.1")
+RETURNS = ("--algorithm.advantage", "step_returns")
 LENGTH = ("--algorithm.length_penalty", "0.5", "--algorithm.length_penalty_full", "6")
 REPEATED = ("--algorithm.repetition_penalty", "1", "--algorithm.repetition_ngram", "2")
 
@@ -570,6 +581,10 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "algorithm.reset_optimizer": InPart(learned, "true", (*STEP, *KL, "--algorithm.reset_reference", "2")),
     "algorithm.advantage": InPart(assembled, "rloo"),
     "algorithm.advantage_args": InPart(assembled, "2", OWN_ADVANTAGE, ".weight"),
+    "algorithm.discount": InPart(credited, "0.5", RETURNS),
+    "algorithm.returns_baseline": InPart(credited, "group", RETURNS),
+    "algorithm.returns_scale": InPart(credited, "true", RETURNS),
+    "algorithm.returns_outcome": InPart(credited, "whole", RETURNS),
     "algorithm.reward_clip": InPart(assembled, "[0.2, 0.6]"),
     "algorithm.length_penalty": InPart(assembled, "0.1", LENGTH),
     "algorithm.length_penalty_start": InPart(assembled, "2", LENGTH),

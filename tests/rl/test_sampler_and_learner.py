@@ -183,21 +183,39 @@ PASSES = {
 }
 
 
-@pytest.mark.parametrize("passes", [{}, PASSES], ids=["one step", "several steps a batch"])
+FOLLOWING = {
+    "loss": "clip_cov",
+    "cov_share": 0.1,
+    "cov_low": -9.0,
+    "entropy_target": 9.0,
+    "reset_reference": 1,
+    "reset_optimizer": True,
+}
+
+
+@pytest.mark.parametrize(
+    "passes", [{}, PASSES, FOLLOWING], ids=["one step", "several steps a batch", "a reference that follows"]
+)
 def test_with_everything_switched_on_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(run, models, passes):
     """The reference and the running statistics are those of the first step, not those of the checkpoint."""
+    settings = EVERYTHING | passes
     sections = {
         "optimizer": {"type": "muon", "schedule": "cosine", "min_lr_ratio": 0.1, "max_grad_norm": 0},
         "learner": {"micro_batch_tokens": 64, "activation_checkpointing": True},
     }
-    directory, expected = run(models["dense"], sections=sections, **EVERYTHING, **passes)
+    directory, expected = run(models["dense"], sections=sections, **settings)
     assert expected[0]["policy/kl_ref"] == pytest.approx(0, abs=1e-9 if passes else 0)
-    assert [line.get("policy/kl_coef") for line in expected[:2]] == ([0.1, 0.1 * 0.98] if passes else [None, None])
-    assert expected[1]["policy/kl_ref"] > 0
+    follows = "reset_reference" in passes
+    assert [line.get("policy/kl_coef") for line in expected] == (
+        [0.1, 0.1 * 0.98] if passes is PASSES else [None, None]
+    )
+    assert [line.get("policy/entropy_coef") for line in expected] == ([0.01, 0.015] if follows else [None, None])
+    assert (expected[1]["policy/kl_ref"] > 0) != follows
+    assert min(line["policy/clip_frac"] for line in expected) > 0.05 or not follows
     assert abs(expected[0]["policy/kl_engine"]) < 1e-6
     assert {"reward/length_penalty", "reward/repetition_penalty", "reward/shaped_mean"} <= expected[0].keys()
     shutil.rmtree(directory / "checkpoints" / "step_2")
-    _, resumed = run(models["dense"], resume=True, sections=sections, **EVERYTHING, **passes)
+    _, resumed = run(models["dense"], resume=True, sections=sections, **settings)
     assert [without_clock(line) for line in resumed] == [without_clock(line) for line in expected]
 
 
@@ -219,13 +237,15 @@ class Own(whet.MultiTurnEnv):
     async def add_trajectory_step(self, state, step):
         if "pushed" in {which} and state["trajectory"]:
             step["advantage"] = 100.0
+        if "earned" in {which}:
+            step["reward"] = float(len(str(step["completion"])) % 5)
         await super().add_trajectory_step(state, step)
 
     async def env_response(self, messages, state, **kwargs):
         return [{{"role": "user", "content": "Again."}}]
 
 def reward(completion, **kwargs):
-    return 1.0 if "pushed" in {which} else float(len(str(completion)) % 7)
+    return 1.0 if "pushed" in {which} or "earned" in {which} else float(len(str(completion)) % 7)
 
 def load_environment():
     rows = [{{"question": f"Say {{i}}", "answer": ""}} for i in range({rows})]
@@ -317,6 +337,23 @@ def test_advantages_of_turns_are_trained_with_and_on_record(run, own_sampling):
     assert metrics[0]["optim/grad_norm"] > 1
     for row in read_rollouts(directory / "rollouts" / "step_000001.jsonl"):
         assert (row["advantage"], [turn.get("advantage") for turn in row["turns"]]) == (0.0, [None, 100.0])
+
+
+def test_rewards_of_turns_are_learned_from_and_on_record(run, own_sampling):
+    """In groups whose rollouts all earn the same, and sooner or later."""
+    directory, metrics = run("whet/tiny", sections=own_sampling("earned"), advantage="step_returns", discount=0.5)
+    assert metrics[0]["groups/zero_variance_frac"] == 1.0
+    assert metrics[0]["optim/grad_norm"] > 1e-3
+    rows = list(read_rollouts(directory / "rollouts" / "step_000001.jsonl"))
+    earned = [[turn["reward"] for turn in row["turns"]] for row in rows]
+    assert all(len(rewards) == 2 for rewards in earned)
+    for start in range(0, len(rows), 4):  # a group: a return is r + (1 - r) / 2 at the first turn, 1 - r at the last
+        firsts = [rewards[0] + (1 - rewards[0]) / 2 for rewards in earned[start : start + 4]]
+        for row, (first, _), value in zip(rows[start : start + 4], earned[start : start + 4], firsts, strict=True):
+            lengths = [len(turn["completion_ids"]) for turn in row["turns"]]
+            lasts = [1 - rewards[0] for rewards in earned[start : start + 4]]
+            turns = [value - np.mean(firsts), 1 - first - np.mean(lasts)]
+            assert row["advantage"] == pytest.approx(np.average(turns, weights=lengths), abs=1e-6)
 
 
 def test_replay_is_refused_for_a_model_without_experts(run):

@@ -15,8 +15,8 @@ Tokens are stored per turn. The prompt of a turn mostly repeats the turn before,
 
 With `[learner] keep_token_details` a row also has the learner's values per token (`turn_details`). `sampling` is
 the turn's temperature, and those of top_p, top_k and min_p that truncated the distribution; `kept_mass` is then the
-probability mass that remained. `advantage` is present where the environment set one for the turn. `completion_mask` is
-present where it is not all ones. `read_rollouts` returns complete turns, as the trainer saw them.
+probability mass that remained. `reward` and `advantage` are present where the environment set one for the turn.
+`completion_mask` is present where it is not all ones. `read_rollouts` returns complete turns, as the trainer saw them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.rollouts.results import state_to_output
-from whet.rubrics.rubric import own_step_advantages
+from whet.rubrics.rubric import own_step_advantages, own_step_rewards
 from whet.system.files import read_lines
 from whet.types import State, TrajectoryStep
 
@@ -75,9 +75,10 @@ def rollout_row(
         row["tools"] = [tool["name"] for tool in output["tool_defs"]]
     if tokens:
         turns = list(_turns(state["trajectory"]))
-        for number, own in own_step_advantages(state).items():
-            if (turn := turns[number]) is not None:
-                turn["advantage"] = own
+        for name, values_of in (("reward", own_step_rewards(state)), ("advantage", own_step_advantages(state))):
+            for number, own in values_of.items():
+                if (turn := turns[number]) is not None:
+                    turn[name] = own
         for turn, values in zip(turns, details or (), strict=False):
             if turn is not None:
                 turn.update(values)

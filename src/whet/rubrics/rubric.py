@@ -19,7 +19,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from whet.calls import CallSpec, call_all, describe, is_awaitable, package_of, resolve
 from whet.clients.usage import judging
@@ -37,7 +37,8 @@ GroupScoreObjectProvider = Callable[[list[State]], Mapping[str, Any]]
 LARGEST = 1e30
 """Of a reward or metric either way: sums and squares of greater ones are not finite, in 32 bits or in 64."""
 _OWN_ADVANTAGES = "steps_with_own_advantage"
-"""Numbers of the steps that had an advantage when those of the rollouts were set; only where there are some."""
+_OWN_REWARDS = "steps_with_own_reward"
+"""Numbers of the steps that had one when those of the rollouts were set; only where there are some."""
 
 
 def within_score_sem(score: Callable[[R, T], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
@@ -305,8 +306,9 @@ def assign_advantages(states: Sequence[State]) -> None:
 def set_advantages(states: Sequence[State], advantages: Sequence[float]) -> None:
     """Give scored rollouts these advantages, and their steps, where those have none of their own."""
     for state, advantage in zip(states, advantages, strict=True):
-        if own := [number for number, step in enumerate(state["trajectory"]) if step["advantage"] is not None]:
-            state[_OWN_ADVANTAGES] = own
+        for key, name in ((_OWN_ADVANTAGES, "advantage"), (_OWN_REWARDS, "reward")):
+            if own := [number for number, step in enumerate(state["trajectory"]) if step.get(name) is not None]:
+                state[key] = own
         state["advantage"] = advantage
         for step in state["trajectory"]:
             if step["advantage"] is None:
@@ -317,11 +319,20 @@ def set_advantages(states: Sequence[State], advantages: Sequence[float]) -> None
 
 def own_step_advantages(state: State) -> dict[int, float]:
     """Of steps to which the environment gave an advantage, by the number of the step; others have the rollout's."""
-    known = set(state.get(_OWN_ADVANTAGES, ()))
+    return _own_values(state, "advantage", _OWN_ADVANTAGES)
+
+
+def own_step_rewards(state: State) -> dict[int, float]:
+    """Of steps to which the environment gave a reward, by the number of the step; others say the rollout's, or none."""
+    return _own_values(state, "reward", _OWN_REWARDS)
+
+
+def _own_values(state: State, name: Literal["advantage", "reward"], key: str) -> dict[int, float]:
+    known = set(state.get(key, ()))
     return {
-        number: step["advantage"]
+        number: value
         for number, step in enumerate(state["trajectory"])
-        if step.get("advantage") is not None and (number in known or step["advantage"] != state.get("advantage"))
+        if (value := step.get(name)) is not None and (number in known or value != state.get(name))
     }
 
 

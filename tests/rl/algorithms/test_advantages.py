@@ -6,13 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whet.rl.algorithms import ScoredGroup, advantages_of, algorithms, names_of
+from whet.rl.sections.algorithm import AlgorithmConfig
+from whet.types import State
 
 GROUPS = [[1.0, 0.0, 0.0, 1.0], [0.5, 1.0]]
 OF_A_GROUP = [name for name in names_of("advantages") if not algorithms()[name].needs_whole_batch]
 
 
 def advantages(name, rewards_by_group):
-    return advantages_of([ScoredGroup(np.array(rewards, float), ()) for rewards in rewards_by_group], name)
+    """Of rollouts of one turn and one token."""
+    state = State({"trajectory": [{"tokens": {"completion_ids": [1]}, "reward": None}]})
+    constants = AlgorithmConfig(advantage=name).advantage_constants
+    groups = [ScoredGroup(np.array(rewards, float), [state] * len(rewards)) for rewards in rewards_by_group]
+    return [[float(value.sum()) for value in values] for values in advantages_of(groups, name, constants)]
 
 
 def close(found, expected):

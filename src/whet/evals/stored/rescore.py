@@ -41,7 +41,7 @@ from whet.types import ROW_FIELDS, RolloutOutput, State
 AT_ONCE = 32  # tasks
 NOT_KEPT = ("client", "usage", "final_env_response", "sampling_args")
 """Fields of a new state that are not those of the rollout."""
-OF_WHET = frozenset({JUDGE_USAGE, "sandbox_failure", "steps_with_own_advantage"})
+OF_WHET = frozenset({JUDGE_USAGE, "sandbox_failure", "steps_with_own_advantage", "steps_with_own_reward"})
 """Keys that scoring looks for and that a rollout need not have."""
 SCORES = ("reward", "metrics", "error", "error_chain", "long_error_chain", "advantage", "parse_failed", JUDGE_USAGE)
 

@@ -126,6 +126,7 @@ class Algorithm:
     name: str
     advantages: AdvantageFunction | None = None
     needs_whole_batch: bool = False  # the advantages of a group depend on the other groups
+    advantage_keys: tuple[str, ...] = ()  # keys of `[algorithm]` that are constants of the advantages
     excludes_reward_norm: tuple[RewardNorm, ...] = ()  # the advantage would cancel it, or have nothing left after it
     loss: LossFunction | None = None
     compares_with_sampler: bool = True  # the loss reads the sampler's logprobs; False: tokens need not be sampled
@@ -205,7 +206,7 @@ def find(name: str, part: Part) -> Algorithm:
 def check_imported(config: AlgorithmConfig) -> None:
     """Raises `ConfigError` where an import path leads to no algorithm, or to one that refuses its arguments."""
     names: tuple[tuple[Part, str, Mapping[str, Any]], ...] = (
-        ("advantages", config.advantage, config.advantage_args),
+        ("advantages", config.advantage, config.advantage_constants),
         ("loss", config.loss, config.loss_args),
     )
     for part, name, args in names:

@@ -199,7 +199,7 @@ def assemble(
     advantages_by_group = [
         list(map(np.asarray, group.own_advantages_G)) if group.own_advantages else advantages_G
         for group, advantages_G in zip(
-            groups, advantages_of(scored, config.advantage, config.advantage_args), strict=True
+            groups, advantages_of(scored, config.advantage, config.advantage_constants), strict=True
         )
     ]
     sequences: list[TokenSequence] = []

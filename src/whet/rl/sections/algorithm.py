@@ -22,6 +22,9 @@ CONSTANTS = (
 )
 """Keys that only the losses use whose `loss_constants` name them; with another loss they are refused."""
 
+RETURNS = ("discount", "returns_baseline", "returns_scale", "returns_outcome")
+"""Keys that only the advantages use whose `advantage_keys` name them."""
+
 PART_OF: dict[str, str] = {
     "kl_estimator": "kl_coef",
     "kl_in": "kl_coef",
@@ -218,6 +221,22 @@ class AlgorithmConfig(LossConfig):
     advantage_args: dict[str, Any] = Field(
         default_factory=dict, description="Constants of an advantage given by import path."
     )
+    discount: float = Field(
+        1.0, ge=0, le=1, description="Of step_returns: what a reward is worth a turn earlier, as a share of it."
+    )
+    returns_baseline: Literal["turn", "group", "none"] = Field(
+        "turn",
+        description="Of step_returns: what is taken off a return: the mean of the group's at the same turn, at all "
+        "turns, or nothing.",
+    )
+    returns_scale: bool = Field(
+        False, description="Of step_returns: divide by the deviation of the returns that the baseline is the mean of."
+    )
+    returns_outcome: Literal["rest", "whole", "none"] = Field(
+        "rest",
+        description="Of step_returns: what the last turn earns beyond its step's reward: the rollout's reward less "
+        "those of its steps, all of it, or nothing.",
+    )
     aggregation: AggregationName = Field(
         "token_mean",
         description="What tokens weigh: all of a batch the same; or 1 over those of their group, of their rollout, or "
@@ -326,6 +345,12 @@ class AlgorithmConfig(LossConfig):
         return self
 
     @property
+    def advantage_constants(self) -> dict[str, Any]:
+        """Keyword arguments of the advantage."""
+        own = algorithms().get(self.advantage)
+        return {**self.advantage_args, **{key: getattr(self, key) for key in (own.advantage_keys if own else ())}}
+
+    @property
     def learns_in_parts(self) -> bool:
         """Whether some groups of a batch can be learned before the others are known: nothing is a mean over all."""
         whole = find(self.advantage, "advantages").needs_whole_batch
@@ -359,10 +384,16 @@ class AlgorithmConfig(LossConfig):
                 )
         algorithm = algorithms().get(self.advantage)
         if algorithm is not None:
-            algorithm.check_args("advantages", self.advantage_args)
+            algorithm.check_args("advantages", self.advantage_constants)
+        for key in RETURNS:
+            if self.differs(key) and (algorithm is None or key not in algorithm.advantage_keys):
+                raise ValueError(f"{key} would have no effect: advantage = {self.advantage} does not use it")
+        if self.returns_scale and self.returns_baseline == "none":
+            raise ValueError('returns_scale divides by the deviation from a baseline: set returns_baseline to "turn"')
         if algorithm is not None and self.reward_norm in algorithm.excludes_reward_norm:
             raise ValueError(
                 f'reward_norm = "{self.reward_norm}" would have no effect or leave nothing: advantage = '
-                f'"{self.advantage}" divides by a statistic of the rewards itself; use it with grpo or rloo'
+                f'"{self.advantage}" divides by a statistic of the rewards itself, or is made of the rewards of steps; '
+                "use it with grpo or rloo"
             )
         return self
