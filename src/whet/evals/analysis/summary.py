@@ -87,16 +87,16 @@ class SuiteSummary:
 
 
 def suites(summaries: Sequence[EvalSummary]) -> list[SuiteSummary]:
-    """One for each model that was evaluated once on each of several environments.
+    """One for each model that was evaluated once on each of several environments, or on one with several arguments.
 
     There is none where a sweep varied other things too, or where all rollouts of an environment failed.
     """
     rows = []
     for model in dict.fromkeys(summary.model for summary in summaries):
         mine = [summary for summary in summaries if summary.model == model]
-        alone = all(set(summary.varied) <= {"environment", "model"} for summary in mine)
+        alone = all(name in ("environment", "model") or name.startswith("args.") for one in mine for name in one.varied)
         estimates = [(one.reward, one.examples) for one in mine if one.reward is not None]
-        different = len({summary.environment for summary in mine}) == len(mine) == len(estimates) > 1
+        different = len({f"{one.environment} {one.varied}" for one in mine}) == len(mine) == len(estimates) > 1
         if alone and different:
             costs = [one.cost for one in mine if one.cost is not None]
             rows.append(
