@@ -2,9 +2,12 @@
 
 import asyncio
 
+import pytest
+
 from whet import ScriptedClient
-from whet.gateway.sessions import with_reasoning
-from whet.gateway.wire import TurnRequest
+from whet.gateway.interfaces import anthropic_messages, openai_chat
+from whet.gateway.sessions import MessagesRead, with_reasoning
+from whet.gateway.wire import RequestError, TurnRequest
 from whet.types import AssistantMessage, State, ToolCall, UserMessage
 
 CALL = ToolCall(id="c1", name="add", arguments='{"a": 1}')
@@ -57,3 +60,29 @@ def test_a_session_shows_the_model_what_it_thought(recorded_session):
 
     asyncio.run(run())
     assert reasoning_of(seen[1]) == ["hm"]
+
+
+def test_a_conversation_that_is_sent_again_is_read_once():
+    read, given = MessagesRead(), [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    first = read.turn(openai_chat, {"model": "m", "messages": given})
+    second = read.turn(openai_chat, {"model": "m", "messages": [*map(dict, given), {"role": "user", "content": "c"}]})
+    assert [one is other for one, other in zip(first.messages, second.messages, strict=False)] == [True, True]
+    changed = [{"role": "user", "content": "z"}, given[1], {"role": "user", "content": "c"}]
+    third = read.turn(openai_chat, {"model": "m", "messages": changed})
+    assert [message["content"] for message in third.messages] == ["z", "b", "c"]
+    assert third.messages[1] is first.messages[1]
+
+
+def test_what_one_interface_read_is_not_for_another():
+    given = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "a"}]}
+    read = MessagesRead()
+    first, second = read.turn(openai_chat, given), read.turn(anthropic_messages, given)
+    assert first.messages == second.messages
+    assert first.messages[0] is not second.messages[0]
+
+
+def test_a_malformed_message_after_known_ones_is_refused():
+    read, given = MessagesRead(), [{"role": "user", "content": "a"}]
+    read.turn(openai_chat, {"model": "m", "messages": given})
+    with pytest.raises(RequestError, match=r"messages\[1\]"):
+        read.turn(openai_chat, {"model": "m", "messages": [*given, {"role": "nobody"}]})

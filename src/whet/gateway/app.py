@@ -151,7 +151,8 @@ class Gateway:
 
     async def _turn(self, request: Request, interface: Interface) -> HttpResponse:
         answer, visitor = await self._answer_for(request)
-        turn = interface.read_request(await self._bodies.read_json(request))
+        body, session_id = await self._bodies.read_json(request), request.path_params.get("session")
+        turn = interface.read_request(body) if session_id is None else self.sessions.read(session_id, interface, body)
         count = partial(self._count, visitor, turn.model)
         name = uuid.uuid4().hex
         in_turn = "session" in request.path_params  # each choice is a turn of the session's rollout

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from whet.clients.client import OnDelta
-from whet.gateway.wire import RequestError, TurnRequest
+from whet.gateway.wire import Interface, RequestError, TurnRequest
 from whet.types import AssistantMessage, Message, Messages, Response, State
 
 
@@ -30,15 +30,40 @@ class Answering(Protocol):
 AnsweringT = TypeVar("AnsweringT", bound=Answering)
 
 
+class MessagesRead:
+    """The messages of a session's last request: a conversation that is sent again and again is read once."""
+
+    def __init__(self) -> None:
+        self._interface: Interface | None = None
+        self._raw: list[Any] = []
+        self._messages: Messages = []
+
+    def turn(self, interface: Interface, body: Any) -> TurnRequest:
+        """The turn of a body, in which messages equal to the last request's are not read again."""
+        given = body.get("messages") if isinstance(body, dict) else None
+        if not isinstance(given, list):
+            return interface.read_request(body)
+        if interface is self._interface:
+            earlier = zip(given, self._raw, self._messages, strict=False)
+            known = [read if one == raw else one for one, raw, read in earlier]
+            body = {**body, "messages": [*known, *given[len(known) :]]}
+        turn = interface.read_request(body)
+        if len(turn.messages) == len(given):  # an interface that reads them one by one
+            self._interface, self._raw, self._messages = interface, given, turn.messages
+        return turn
+
+
 class Sessions:
     """The sessions that are open, by id."""
 
     def __init__(self) -> None:
         self._open: dict[str, Answering] = {}
+        self._read: dict[str, MessagesRead] = {}
 
     def add(self, session: AnsweringT) -> AnsweringT:
         """Open a session."""
         self._open[session.id] = session
+        self._read[session.id] = MessagesRead()
         return session
 
     def find(self, session_id: str, secret: str | None) -> Answering:
@@ -52,6 +77,11 @@ class Sessions:
     def close(self, session_id: str) -> None:
         """Refuse further requests."""
         self._open.pop(session_id, None)
+        self._read.pop(session_id, None)
+
+    def read(self, session_id: str, interface: Interface, body: Any) -> TurnRequest:
+        """The turn of a body. Raises `RequestError` for what is malformed."""
+        return self._read.get(session_id, MessagesRead()).turn(interface, body)
 
     def __len__(self) -> int:
         return len(self._open)

@@ -142,7 +142,7 @@ def _tokens(request: TurnRequest, response: Response) -> dict[str, Any]:
 def _prompt(request: TurnRequest, response: Response) -> dict[str, Any]:
     """The fields next to the choices: the prompt's tokens, where requested."""
     tokens = response.message.tokens
-    return {"prompt_token_ids": tokens.prompt_ids} if tokens is not None and request.token_ids else {}
+    return {"prompt_token_ids": list(tokens.prompt_ids)} if tokens is not None and request.token_ids else {}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -100,5 +100,5 @@ def _tokens(request: TurnRequest, response: Response) -> dict[str, Any]:
             "text_offset": [],
         }
     if tokens is not None and request.token_ids:
-        said |= {"prompt_token_ids": tokens.prompt_ids, "token_ids": tokens.completion_ids}
+        said |= {"prompt_token_ids": list(tokens.prompt_ids), "token_ids": tokens.completion_ids}
     return said

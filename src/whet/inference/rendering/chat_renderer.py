@@ -126,8 +126,8 @@ class ChatRenderer:
 
     def extend(
         self,
-        prompt_ids: list[int],
-        completion_ids: list[int],
+        prompt_ids: Sequence[int],
+        completion_ids: Sequence[int],
         conversation: Messages,
         new_messages: Messages,
         tools: Sequence[Tool] | None = None,

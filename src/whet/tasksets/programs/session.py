@@ -88,6 +88,7 @@ class Session:
         self._current: Request | None = None
         self._open: set[asyncio.Future[Response]] = set()
         self._closed = False
+        self._last_prompt: Messages = []
 
     async def ask(self, messages: Any, tools: Any = None) -> AssistantMessage:
         """The model's next message after `messages`: one turn of the rollout.
@@ -103,7 +104,8 @@ class Session:
         if self._closed:
             raise EnvError("the rollout is over: there is no model to ask any more")
         answer: asyncio.Future[Response] = self._loop.create_future()
-        prompt = normalize_messages(messages, field_name="messages")
+        prompt = shared(normalize_messages(messages, field_name="messages"), self._last_prompt)
+        self._last_prompt = prompt
         self._requests.put_nowait(Request(prompt, normalize_tool_defs(tools), answer, headers or {}))
         self._open.add(answer)
         try:
@@ -228,6 +230,15 @@ class Session:
                 "or fields for it"
             )
         self.state.update(result)
+
+
+def shared(messages: Messages, earlier: Messages) -> Messages:
+    """`messages`, those that are equal to the earlier ones in the same place by the same objects.
+
+    A program sends the whole conversation each time: 200 turns would else hold its texts 200 times.
+    """
+    count = min(len(messages), len(earlier))
+    return [old if old == new else new for old, new in zip(earlier, messages, strict=False)] + messages[count:]
 
 
 def endpoint_config(opening: Opening, model: str, api: str) -> dict[str, str]:
