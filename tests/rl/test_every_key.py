@@ -36,6 +36,7 @@ from whet.rl.data.passes import passes_over, selected
 from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
+from whet.rl.loop.endpoint_teacher import EndpointTeacher
 from whet.rl.loop.group import Group
 from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.loop.orchestrator import Orchestrator
@@ -470,6 +471,17 @@ def taught(config: RunConfig) -> Any:
     return None if done.batch.distilled is None else done.batch.distilled.tolist()
 
 
+def at_endpoint(config: RunConfig) -> Any:
+    """How the teacher of a run is reached."""
+    assert config.teacher is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINE", "key")
+        teacher = EndpointTeacher(config.teacher, None)
+    client = teacher._client
+    settings = (str(client.base_url), client.api_key, client.timeout.read, client.max_retries)
+    return (*settings, teacher._model, teacher._free._value)
+
+
 def training(setting: str) -> InRuns:
     return InRuns(lambda seen: seen.asked(setting))
 
@@ -497,6 +509,7 @@ def moments(seen: Any) -> set[str]:
     return {row["moment"] for row in seen.evaluations}
 
 
+TEACHER = ("--env.0.algorithm", "opd", "--teacher.url", "http://127.0.0.1:1/v1")
 KEYS: dict[str, InRuns | InPart | Refused] = {
     "name": InRuns(lambda seen: seen.directory.name),
     "model": InRuns(lambda seen: read_checkpoint(seen.directory / "model")["model.norm.weight"].shape),
@@ -537,6 +550,12 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "env.id": InPart(lambda config: whet.rl.plan.load_environments(config)[0][0].rows[0]["prompt"], "guess-number"),
     "env.weight": InRuns(lambda seen: [row["environment"] for row in seen.rollouts()].count("first")),
     "env.algorithm": InPart(taught, "opd", ("--algorithm.reference", "whet/tiny", "--algorithm.kl_coef", "0.1")),
+    "teacher.url": InPart(at_endpoint, "http://127.0.0.1:2/v1", TEACHER),
+    "teacher.model": InPart(at_endpoint, "big", TEACHER),
+    "teacher.api_key_var": InPart(at_endpoint, "MINE", TEACHER),
+    "teacher.max_concurrent": InPart(at_endpoint, "2", TEACHER),
+    "teacher.timeout": InPart(at_endpoint, "9", TEACHER),
+    "teacher.max_retries": InPart(at_endpoint, "9", TEACHER),
     "env.hint_prompt": InPart(lambda config: config.hinted, "So: {hint}", ("--env.0.algorithm", "opsd")),
     "env.loss_weight": InRuns(lambda seen: seen.metrics[0]["optim/grad_norm"]),
     "env.name": InRuns(lambda seen: {row["environment"] for row in seen.rollouts()}),

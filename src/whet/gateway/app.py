@@ -236,7 +236,8 @@ async def _serve(visitor: Visitor, turn: TurnRequest, on_delta: OnDelta | None) 
     if turn.prompt_ids is not None:
         if not isinstance(client, PolicyClient):
             raise RequestError(f"{turn.model!r} has no engine here that takes token ids", param="model")
-        return await client.continue_ids(turn.prompt_ids, turn.model, turn.sampling_args)
+        scored = {"prompt_logprobs": True} if turn.prompt_logprobs else {}
+        return await client.continue_ids(turn.prompt_ids, turn.model, turn.sampling_args, **scored)
     listening: dict[str, Any] = {} if on_delta is None else {"on_delta": on_delta}
     return await client.get_response(turn.messages, turn.model, turn.sampling_args, turn.tools, **listening)
 

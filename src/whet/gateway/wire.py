@@ -44,6 +44,7 @@ class TurnRequest:
     token_ids: bool = False  # the answer has the token ids of prompt and completion
     logprobs: bool = False
     prompt_ids: list[int] | None = None  # the prompt, of an interface of token ids
+    prompt_logprobs: bool = False  # the answer has those of the prompt's ids
     choices: int = 1  # answers to the same prompt, each drawn on its own
     headers: Mapping[str, str] = field(default_factory=dict)  # of a session's request, by names of any case
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 from whet.clients.client import Client, Delta, OnDelta, StreamedAnswer
 from whet.clients.usage import charge
 from whet.errors import OverlongPromptError
-from whet.inference.protocol import Engine, Sample, SampleRequest
+from whet.inference.protocol import Engine, Sample, SampleRequest, Scoring
 from whet.inference.rendering.chat_renderer import ChatRenderer, is_plain_text
 from whet.inference.rendering.streaming import AnswerReader, TextReader
 from whet.inference.sampling_args import SamplingSettings, read_sampling_args
@@ -135,16 +135,20 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         charge(response)  # it may be its own judge
         return response
 
-    async def continue_ids(self, prompt_ids: list[int], model: str, sampling_args: SamplingArgs) -> Response:
+    async def continue_ids(
+        self, prompt_ids: list[int], model: str, sampling_args: SamplingArgs, *, prompt_logprobs: bool = False
+    ) -> Response:
         """What the engine samples after `prompt_ids`: a response with its tokens, and no text.
 
+        With `prompt_logprobs` these include the logprobs of the prompt, at temperature 1, the first of them NaN.
         Raises as `get_response` does, and `RequestRefusedError` for ids outside the vocabulary.
         """
         settings, room = read_sampling_args(sampling_args), self.max_context - len(prompt_ids)
         if room < 1:
             raise OverlongPromptError(f"the prompt has {len(prompt_ids)} tokens; the context holds {self.max_context}")
         params = settings.params(room=room, turn=0, stop_token_ids=self.renderer.stop_token_ids)
-        request = SampleRequest(prompt_ids=prompt_ids, params=params, adapter=self.adapter)
+        scoring = Scoring(prompt=True) if prompt_logprobs else None
+        request = SampleRequest(prompt_ids=prompt_ids, params=params, adapter=self.adapter, scoring=scoring)
         sample = await self.engine.sample(request)
         truncated = sample.finish_reason == "length"
         message = ResponseMessage(
@@ -264,6 +268,8 @@ def _characters(content: Any) -> int:
 def _tokens_of(request: SampleRequest, sample: Sample) -> ResponseTokens:
     """The tokens of one turn, with what only some engines record, or only for some requests."""
     known: dict[str, Any] = {"routed_experts": sample.experts, "kept_mass": sample.kept_mass, "kept": sample.kept}
+    if sample.prompt_scores is not None and sample.prompt_scores.logprobs is not None:
+        known["prompt_logprobs"] = sample.prompt_scores.logprobs.tolist()
     return ResponseTokens(
         prompt_ids=request.prompt_ids,
         completion_ids=sample.ids,

@@ -94,9 +94,12 @@ class RecordedPolicy(PolicyClient):
         super().__init__(policy.engine, policy.renderer, max_context=policy.max_context, adapter=policy.adapter)
         self._recorder = recorder
 
-    async def continue_ids(self, prompt_ids: list[int], model: str, sampling_args: SamplingArgs) -> Response:
+    async def continue_ids(
+        self, prompt_ids: list[int], model: str, sampling_args: SamplingArgs, *, prompt_logprobs: bool = False
+    ) -> Response:
         with self._recorder.noting():
-            response = await super().continue_ids(prompt_ids, model, self._recorder.sampling(sampling_args))
+            sampling = self._recorder.sampling(sampling_args)
+            response = await super().continue_ids(prompt_ids, model, sampling, prompt_logprobs=prompt_logprobs)
         charge(response)
         return self._recorder.record(None, response)
 

@@ -23,6 +23,7 @@ from whet.rl.sections.inference import EngineKind, GpuSplit, LogprobsMode, split
 from whet.rl.sections.recipes import with_recipe_of_run
 from whet.rl.sections.rules import RULES
 from whet.rl.sections.spellings import canonical, canonical_overrides, lifted
+from whet.rl.sections.teacher import TeacherConfig
 from whet.rl.sections.training import (
     SamplingConfig,
     TrainingConfig,
@@ -62,6 +63,7 @@ class RunConfig(TrainingConfig):
     env: tuple[TrainingEnvConfig, ...] = Field(min_length=1, description="One or many environments.")
     buffer: BufferConfig = Field(default_factory=BufferConfig, description="Which groups make a batch.")
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig, description="Advantage and loss.")
+    teacher: TeacherConfig | None = Field(None, description="Present: the teacher is at an endpoint.")
     budget: BudgetConfig = Field(default_factory=BudgetConfig, description="When the run ends before its last step.")
     early_stop: EarlyStopConfig | None = Field(None, description="Present: end when held-out scores stop rising.")
 
@@ -117,7 +119,8 @@ class RunConfig(TrainingConfig):
     @property
     def reference(self) -> str | None:
         """The policy that the learner is compared with; None where it is with none, or with itself."""
-        reference = self.algorithm.reference if self.algorithm.kl_coef or self.distilled else None
+        taught = bool(self.distilled) and self.teacher is None
+        reference = self.algorithm.reference if self.algorithm.kl_coef or taught else None
         return None if reference == CURRENT else reference
 
     @property

@@ -29,6 +29,7 @@ from whet.rl.data.assembly import RewardShaper
 from whet.rl.data.curriculum import Curriculum, Pool
 from whet.rl.data.metrics import Lengths
 from whet.rl.data.teacher import HintedPrompts
+from whet.rl.loop.endpoint_teacher import EndpointTeacher
 from whet.rl.loop.group import BatchSource, GroupFilter
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv, environment_workers
 from whet.rl.loop.orchestrator import Orchestrator
@@ -100,6 +101,7 @@ def run_training(
             client=PolicyClient(engine, model.renderer, max_context=backend.max_context),
             lengths=lengths,
             backend=backend,
+            teacher=None if config.teacher is None else EndpointTeacher(config.teacher, model.tokenizer),
         ).execute(step)
 
 
@@ -120,6 +122,7 @@ class ReinforcementRun(TrainingRun):
     shaper: RewardShaper = field(init=False)
     adaptive: AdaptiveWeights = field(init=False)
     workers: WorkerPool | None = None
+    teacher: EndpointTeacher | None = None
 
     def _restore(self, step: int, state: dict[str, Any]) -> None:
         self.source, self.shaper = self.make_source(), RewardShaper(self.config.algorithm)
@@ -148,6 +151,7 @@ class ReinforcementRun(TrainingRun):
             shaper=self.shaper,
             adaptive=self.adaptive,
             prompts=prompts if config.hinted else None,
+            teacher=self.teacher,
             run_blocking=asyncio.to_thread if config.asynchronous or config.ranks > 1 else inline,
             watchdog=self.watchdog,
             memory=self.memory,
@@ -156,6 +160,8 @@ class ReinforcementRun(TrainingRun):
 
     async def _publish(self, step: int, *, again: bool) -> None:
         self.backend.when_lost(self.watchdog.give_up)
+        if self.teacher is not None and not again:
+            await self.teacher.check()
         if self.workers is not None and not again:
             await self.workers.__aenter__()
             quiet = Quiet.here()
@@ -190,6 +196,8 @@ class ReinforcementRun(TrainingRun):
         await self.source.close()
         if self.workers is not None:
             await self.workers.__aexit__()
+        if self.teacher is not None:
+            await self.teacher.close()
         await self.client.engine.close()
 
     def _plan(self) -> Mapping[str, Any]:

@@ -1,8 +1,12 @@
-"""`/v1/completions`, as OpenAI's API reference describes it: plain text is continued, one prompt a request."""
+"""`/v1/completions`, as OpenAI's API reference describes it: plain text is continued, one prompt a request.
+
+A prompt of token ids is scored, as vLLM does it with `prompt_logprobs`: the one token that is sampled has no text.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
@@ -22,6 +26,7 @@ class CompletionBody(SamplingBody):
     echo: bool | None = None
     suffix: str | None = None
     logprobs: int | None = Field(None, ge=0)
+    prompt_logprobs: int | None = Field(None, ge=0, le=0)  # of the prompt's own tokens alone
 
 
 def read_request(body: Any) -> TurnRequest:
@@ -35,6 +40,8 @@ def read_request(body: Any) -> TurnRequest:
         if getattr(request, name):
             raise RequestError(f"{name} is not possible here", param=name)
     prompt = request.prompt
+    if request.prompt_logprobs is not None:
+        return _scored(request)
     if isinstance(prompt, list):
         if len(prompt) != 1 or not isinstance(prompt[0], str):
             raise RequestError("prompt: one text a request is possible here", param="prompt")
@@ -46,6 +53,16 @@ def read_request(body: Any) -> TurnRequest:
         request.max_tokens or 16,  # the interface's own default
         logprobs=request.logprobs is not None,
     )
+
+
+def _scored(request: CompletionBody) -> TurnRequest:
+    ids = request.prompt
+    if not isinstance(ids, list) or not ids or not all(type(one) is int and 0 <= one < 2**31 for one in ids):
+        raise RequestError("prompt_logprobs needs a prompt of token ids", param="prompt")
+    if request.stream or request.max_tokens != 1 or (request.n or 1) != 1:
+        raise RequestError("prompt_logprobs needs max_tokens = 1 and one answer without a stream", param="max_tokens")
+    turn = request.turn([], 1, logprobs=request.logprobs is not None)
+    return replace(turn, prompt_ids=ids, prompt_logprobs=True)
 
 
 def write_answer(request: TurnRequest, responses: Sequence[Response]) -> dict[str, Any]:
@@ -99,6 +116,9 @@ def _tokens(request: TurnRequest, response: Response) -> dict[str, Any]:
             "top_logprobs": None,
             "text_offset": [],
         }
+    if tokens is not None and request.prompt_logprobs:
+        pairs = zip(tokens.prompt_ids[1:], tokens.prompt_logprobs[1:], strict=True)
+        said["prompt_logprobs"] = [None, *({str(token): {"logprob": logprob}} for token, logprob in pairs)]
     if tokens is not None and request.token_ids:
         said |= {"prompt_token_ids": list(tokens.prompt_ids), "token_ids": tokens.completion_ids}
     return said

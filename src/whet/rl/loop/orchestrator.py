@@ -60,6 +60,7 @@ from whet.rl.learner.protocol import (
     TokenValues,
     nothing_learned,
 )
+from whet.rl.loop.endpoint_teacher import EndpointTeacher
 from whet.rl.loop.group import BatchPart, BatchSource, Group, Tally
 from whet.rl.loop.training_loop import TrainingLoop
 from whet.rl.monitors.protocol import StepReport
@@ -80,6 +81,7 @@ class Orchestrator(TrainingLoop):
     shaper: RewardShaper
     adaptive: AdaptiveWeights
     prompts: HintedPrompts | None = None  # of the teacher, where environments have hints
+    teacher: EndpointTeacher | None = None  # None where the learner has it
     _recording: asyncio.Future[None] | None = None
     _turns: dict[str, float] = field(default_factory=dict)  # metrics of the step's turns on the device
 
@@ -173,9 +175,14 @@ class Orchestrator(TrainingLoop):
 
     async def _with_teacher(self, groups: Sequence[Group], assembled: Assembled) -> Assembled:
         """What a teacher makes of the tokens that are distilled, where it is shown something else than the student."""
-        view = teacher_view(assembled, groups, self.prompts) if self.prompts is not None else None
+        elsewhere = self.prompts is not None or self.teacher is not None
+        view = teacher_view(assembled, groups, self.prompts) if elsewhere else None
         if view is None:
             return assembled
+        if self.teacher is not None:
+            with self.watchdog.waiting("teacher", "the learner", "the teacher's endpoint", act=self.watchdog.stop):
+                logprobs_T = await unless_stopped(self.stop, self.teacher.logprobs(view.batch))
+            return replace(assembled, batch=view.to_student(logprobs_T, assembled.batch))
         itself = self.config.algorithm.reference == CURRENT
         logprobs = self.learner.token_logprobs if itself else self.learner.reference_logprobs
         logprobs_T = await self._in_learner(partial(logprobs, view.batch))

@@ -105,12 +105,26 @@ def a_teacher_teaches(run: RunConfig) -> str | None:
             return f"{key} would have no effect: kl_coef is 0, and no [[env]] has a teacher"
     if not run.distilled:
         return "algorithm.reference would have no effect: kl_coef is 0" if reference and run.reference is None else None
-    if "opd" in kinds and not reference:
-        return 'algorithm = "opd" of an [[env]] needs a teacher: set [algorithm] reference to a model'
+    if run.teacher is None and "opd" in kinds and not reference:
+        return 'algorithm = "opd" of an [[env]] needs a teacher: set [algorithm] reference to a model, or [teacher]'
     if run.buffer.difficulty_threshold:
         return "buffer.difficulty_threshold replaces groups by their rewards, which distillation ignores: remove it"
     if run.algorithm.loss == "cross_entropy":
         return 'algorithm of an [[env]] has no effect on loss = "cross_entropy", which imitates all rollouts'
+    return None
+
+
+def a_teacher_at_an_endpoint_scores_what_was_sampled(run: RunConfig) -> str | None:
+    if run.teacher is None:
+        return None
+    if not run.distilled:
+        return '[teacher] has no effect: no [[env]] has algorithm = "opd" or "opsd"'
+    if run.algorithm.differs("reference") and not run.algorithm.kl_coef:
+        return "algorithm.reference has no effect: the teacher is that of [teacher], and kl_coef is 0"
+    if run.sampling.temperature != 1 or run.sampling.temp_scheduler is not None:
+        return "[teacher] returns probabilities of temperature 1: set sampling.temperature = 1, without a scheduler"
+    if run.algorithm.renormalise_cuts:
+        return "algorithm.renormalise_cuts compares within what was left to draw, which [teacher] does not. Remove one."
     return None
 
 
@@ -237,6 +251,7 @@ RULES: tuple[Rule, ...] = (
     early_stopping_can_act,
     environments_have_one_share_each,
     a_teacher_teaches,
+    a_teacher_at_an_endpoint_scores_what_was_sampled,
     environments_have_names_of_their_own,
     rollouts_of_a_group_differ,
     an_embedded_engine_is_one,
