@@ -32,6 +32,11 @@ WRITE = "echo hello > out.txt"
 AGENTS_HERE = {
     "bash": Expected("bash", shell(WRITE)),
     "mini-swe-agent": Expected("bash", shell(WRITE), shell("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")),
+    "codex": Expected("exec_command", {"cmd": WRITE}),
+    "opencode": Expected("bash", {"command": WRITE, "description": "Writes the file"}),
+    "claude-code": Expected("Bash", {"command": WRITE, "description": "Writes the file"}),
+    "pi": Expected("bash", shell(WRITE)),
+    "qwen-code": Expected("run_shell_command", {"command": WRITE, "is_background": False}),
 }
 
 
@@ -46,7 +51,7 @@ def test_agent_is_trained_on_what_was_sampled(name, attempt, called) -> None:
     expected = AGENTS_HERE[name]
     last = expected.last if isinstance(expected.last, str) else called(expected.tool, **expected.last)
     texts = [f"I write the file.\n{called(expected.tool, **expected.argument)}", last]
-    tried = attempt({"agent": name, **expected.program}, texts)
+    tried = attempt({"agent": name, "context_tokens": 400_000, **expected.program}, texts)
     state = tried.state
     assert state["error"] is None, state["error"]
     assert (state["stop_condition"], state["reward"]) == ("program_completed", 1.0), state["program"]

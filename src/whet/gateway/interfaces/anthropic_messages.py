@@ -175,10 +175,11 @@ def write_error(error: RequestError) -> dict[str, Any]:
 
 def _native(message: MessageParam, where: str) -> list[dict[str, Any]]:
     """A message of the interface as ours: tool results are messages of their own and come first."""
-    if message.role not in ("user", "assistant"):
-        raise RequestError(f"{where}.role should be 'user' or 'assistant', not {message.role!r}", param=f"{where}.role")
-    if isinstance(message.content, str):
-        return [{"role": message.role, "content": message.content}]
+    if message.role not in ("user", "assistant", "system"):
+        said = f"{where}.role should be 'user', 'assistant' or 'system', not {message.role!r}"
+        raise RequestError(said, param=f"{where}.role")
+    if message.role == "system" or isinstance(message.content, str):
+        return [{"role": message.role, "content": _text(message.content, f"{where}.content")}]
     parts: list[dict[str, Any]] = []
     calls: list[ToolCall] = []
     thinking: list[dict[str, Any]] = []

@@ -7,6 +7,7 @@ part of the attempt: telemetry, updates, titles of conversations. In its texts s
     {url}      the address of the rollout's model, without /v1
     {key}      the key of the rollout's model
     {home}     the home directory in the sandbox
+    {arch}     x64 or arm64
     {task}     what is to be done
     {context}  tokens of prompt and answer together that the agent may count on
     {output}   tokens of an answer
@@ -76,7 +77,149 @@ _BASH = AgentPreset(
     command=("python3", "{home}/.whet-agent.py"),
     about="whet's own: the model, a shell and no system prompt; args = ['--fenced'] for models without tool calls.",
 )
-AGENTS: Mapping[str, AgentPreset] = {preset.name: preset for preset in (_BASH, _MINI_SWE_AGENT)}
+_CODEX = AgentPreset(
+    name="codex",
+    registry="npm",
+    package="@openai/codex",
+    version="0.171.0",
+    programs=("node",),
+    api="responses",
+    command=(
+        *("node", "{root}/node_modules/@openai/codex/bin/codex.js", "exec", "--skip-git-repo-check"),
+        *("--dangerously-bypass-approvals-and-sandbox", "-"),
+    ),
+    stdin="{task}",
+    files={
+        ".codex/config.toml": """
+model = "policy"
+model_provider = "whet"
+model_context_window = {context}
+check_for_update_on_startup = false
+web_search = "disabled"
+[features]
+apps = false
+goals = false
+image_generation = false
+plugins = false
+remote_plugin = false
+[agents]
+enabled = false
+[model_providers.whet]
+name = "whet"
+base_url = "{url}/v1"
+env_key = "OPENAI_API_KEY"
+wire_api = "responses"
+request_max_retries = 0
+stream_max_retries = 0
+[analytics]
+enabled = false
+[history]
+persistence = "none"
+"""
+    },
+    about="Without sub-agents, plugins, goals, web search and history.",
+)
+_OPENCODE = AgentPreset(
+    name="opencode",
+    registry="npm",
+    package="opencode-ai",
+    version="1.18.33",
+    api="chat",
+    command=("{root}/node_modules/opencode-linux-{arch}/bin/opencode", "run"),
+    stdin="{task}",
+    env={
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+        "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+        "OPENCODE_DISABLE_CLAUDE_CODE": "1",
+        "OPENCODE_PURE": "1",
+    },
+    files={
+        ".config/opencode/opencode.json": """{
+"autoupdate": false,
+"share": "disabled",
+"model": "whet/policy",
+"permission": "allow",
+"agent": {"title": {"disable": true}},
+"provider": {"whet": {
+  "npm": "@ai-sdk/openai-compatible",
+  "options": {"baseURL": "{url}/v1", "apiKey": "{key}"},
+  "models": {"policy": {"tool_call": true, "limit": {"context": {context}, "output": {output}}}}
+}}}"""
+    },
+    about="Without titles of conversations, plugins and updates. Sub-agents are conversations of their own.",
+)
+_CLAUDE = AgentPreset(
+    name="claude-code",
+    registry="npm",
+    package="@anthropic-ai/claude-code",
+    version="2.1.332",
+    api="messages",
+    command=(
+        *("{root}/node_modules/@anthropic-ai/claude-code-linux-{arch}/claude", "--print", "--model", "policy"),
+        "--dangerously-skip-permissions",
+    ),
+    stdin="{task}",
+    env={
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL": "helper",
+        "ANTHROPIC_SMALL_FAST_MODEL": "helper",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+        "CLAUDE_CODE_DISABLE_FEATURE_FLAGS": "1",
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "{context}",
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "{output}",
+        "DISABLE_AUTOUPDATER": "1",
+        "ENABLE_TOOL_SEARCH": "false",
+    },
+    about="Without tool search, telemetry and updates. Sub-agents and compaction are conversations of their own.",
+)
+_PI = AgentPreset(
+    name="pi",
+    registry="npm",
+    package="@mariozechner/pi-coding-agent",
+    version="0.73.1",
+    programs=("node",),
+    api="chat",
+    command=(
+        *("node", "{root}/node_modules/@mariozechner/pi-coding-agent/dist/cli.js", "--print", "--no-session"),
+        *("--provider", "whet", "--model", "policy"),
+    ),
+    stdin="{task}",
+    env={"PI_OFFLINE": "1", "PI_SKIP_VERSION_CHECK": "1", "PI_TELEMETRY": "0"},
+    files={
+        ".pi/agent/models.json": """{"providers": {"whet": {
+"baseUrl": "{url}/v1",
+"api": "openai-completions",
+"apiKey": "OPENAI_API_KEY",
+"models": [{"id": "policy", "contextWindow": {context}, "maxTokens": {output}}]
+}}}"""
+    },
+    about="Without sessions, telemetry and updates.",
+)
+_QWEN_CODE = AgentPreset(
+    name="qwen-code",
+    registry="npm",
+    package="@qwen-code/qwen-code",
+    version="0.15.10",
+    programs=("node",),
+    api="chat",
+    command=("node", "{root}/node_modules/@qwen-code/qwen-code/cli.js", "--yolo", "--auth-type", "openai"),
+    stdin="{task}",
+    env={"OPENAI_MODEL": "policy"},
+    files={
+        ".qwen/settings.json": """{
+"telemetry": {"enabled": false},
+"privacy": {"usageStatisticsEnabled": false},
+"general": {"enableAutoUpdate": false, "disableUpdateNag": true},
+"memory": {"enableManagedAutoMemory": false, "enableManagedAutoDream": false, "enableAutoSkill": false}
+}"""
+    },
+    about="Without memory extraction, telemetry and updates. The last version for Node 20.",
+)
+AGENTS: Mapping[str, AgentPreset] = {
+    preset.name: preset for preset in (_BASH, _MINI_SWE_AGENT, _CODEX, _OPENCODE, _CLAUDE, _PI, _QWEN_CODE)
+}
 
 
 def find_agent(name: str) -> AgentPreset:

@@ -8,6 +8,7 @@ text of the rollout's prompt. Each request of the agent is a turn of the rollout
 from __future__ import annotations
 
 import asyncio
+import platform
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +29,7 @@ from whet.tasksets.state import TaskState
 from whet.tasksets.task import Task
 
 INSIDE = "/opt/whet-agent"
-_PLACE = re.compile(r"\{(root|url|key|home|task|context|output)\}")
+_PLACE = re.compile(r"\{(root|arch|url|key|home|task|context|output)\}")
 
 
 class AgentConfig(CommandConfig):
@@ -68,6 +69,7 @@ class AgentProgram(CommandProgram):
         folder = None if self._folder is None else self._folder.result()
         values = {
             "root": "" if folder is None else self._root(folder),
+            "arch": {"aarch64": "arm64", "arm64": "arm64"}.get(platform.machine(), "x64"),
             "url": self._address(opening),
             "key": opening.key,
             "home": home,
