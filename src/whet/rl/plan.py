@@ -325,7 +325,7 @@ def training_env(config: TrainingEnvConfig) -> TrainingEnv:
     if not rows:
         raise DatasetError(f"environment {config.id}: its training dataset is empty")
     check_answers(env, rows, config.id)
-    return TrainingEnv(config.label, env, rows)
+    return TrainingEnv(config.label, env, rows, config.max_concurrent)
 
 
 SAME_FINE_TUNING = ("batch_size", "batch_tokens", "data", "lora", "learner", "optimizer")

@@ -381,6 +381,7 @@ KEYS: dict[str, Differs | Refused] = {
     "eval.env.name": evaluation("other"),
     "eval.env.weight": Refused("2", "no effect", EVALUATING),
     "eval.env.loss_weight": Refused("2", "no effect", EVALUATING),
+    "eval.env.max_concurrent": Refused("2", "no effect", EVALUATING),
     "eval.env.algorithm": Refused("opd", "no effect", EVALUATING),
     "eval.env.hint_prompt": Refused("So: {hint}", "no effect", EVALUATING),
     "eval.env.args": Differs(loaded, "5", EVALUATING, ".n"),

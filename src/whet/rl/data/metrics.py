@@ -235,15 +235,20 @@ def unread_metrics(states: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def environment_times(groups: Sequence[Group]) -> dict[str, float]:
-    """Mean seconds of a rollout, per environment: in the model's turns, in the environment's, and in its scoring."""
+    """Seconds of a rollout, per environment: of the longest; means in the model's turns, in all else until the end of
+    the last turn (set-up, programs, tools), and in its scoring."""
     times: dict[str, list[float]] = defaultdict(list)
+    longest: dict[str, list[float]] = defaultdict(list)
     for group in groups:
         for state in group.states:
             timing = state["timing"]
             times[f"time/{group.environment}/model"].append(timing.model.duration)
-            times[f"time/{group.environment}/environment"].append(timing.setup.duration + timing.env.duration)
+            rest = max(0.0, timing.generation.duration - timing.model.duration)
+            times[f"time/{group.environment}/environment"].append(rest)
             times[f"time/{group.environment}/score"].append(timing.scoring.duration)
-    return {name: _mean(seconds) for name, seconds in sorted(times.items())}
+            longest[f"time/{group.environment}/longest"].append(timing.generation.duration)
+    means = {name: _mean(seconds) for name, seconds in times.items()}
+    return dict(sorted({**means, **{name: max(seconds) for name, seconds in longest.items()}}.items()))
 
 
 def utilisation(loss: LossOutput, seconds: float) -> dict[str, float]:

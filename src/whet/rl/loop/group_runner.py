@@ -56,6 +56,7 @@ class TrainingEnv:
     name: str
     env: Environment
     rows: list[RolloutInput]
+    max_concurrent: int | None = None  # of its own rollouts
 
 
 @dataclass(slots=True)
@@ -76,9 +77,12 @@ class GroupRunner:
     watchdog: Watchdog = field(default_factory=Watchdog)
     lengths: Lengths = field(default_factory=Lengths)
     _limit: asyncio.Semaphore = field(init=False)
+    _own_limits: list[asyncio.Semaphore] = field(init=False)
 
     def __post_init__(self) -> None:
         self._limit = asyncio.Semaphore(self.max_concurrent)
+        most = [env.max_concurrent or self.max_concurrent for env in self.environments]
+        self._own_limits = [asyncio.Semaphore(min(number, self.max_concurrent)) for number in most]
 
     def lengths_so_far(self, task: DrawnTask) -> list[float]:
         """Sampled tokens of the rollouts of a running group, as far as they have begun."""
@@ -124,6 +128,7 @@ class GroupRunner:
         try:
             async with watched_group(
                 self.watchdog,
+                self._own_limits[task.environment],
                 self._limit,
                 number=task.number,
                 environment=source.name,
@@ -145,8 +150,10 @@ class GroupRunner:
 
 @dataclass(slots=True)
 class GroupLimit:
-    """Slots for the rollouts of one group, out of those of all groups; the group's time begins with its first one."""
+    """Slots for the rollouts of one group: out of its environment's, then out of all. The group's time begins with its
+    first one."""
 
+    own: asyncio.Semaphore
     permits: asyncio.Semaphore
     rollouts: int
     clock: Callable[[], float]
@@ -156,7 +163,12 @@ class GroupLimit:
     ended: int = 0
 
     async def __aenter__(self) -> None:
-        await self.permits.acquire()
+        await self.own.acquire()  # first: one that waits for it takes no slot of others
+        try:
+            await self.permits.acquire()
+        except BaseException:
+            self.own.release()
+            raise
         self.begun += 1
         if self.begun == 1:
             self.wait.began = self.clock()
@@ -166,6 +178,7 @@ class GroupLimit:
     async def __aexit__(self, *_: object) -> None:
         self.ended += 1
         self.permits.release()
+        self.own.release()
 
     def describe(self) -> str:
         """What is not over yet."""
@@ -177,6 +190,7 @@ class GroupLimit:
 @asynccontextmanager
 async def watched_group(
     watchdog: Watchdog,
+    own: asyncio.Semaphore,
     permits: asyncio.Semaphore,
     *,
     number: int,
@@ -198,7 +212,7 @@ async def watched_group(
     awaited = f"environment {environment}, task {example_id}"
     with watchdog.waiting(f"{GROUP}{environment}", f"group {number}", awaited, act=end) as wait:
         wait.began = math.inf  # waiting for a slot is not a stall
-        limit = GroupLimit(permits, rollouts, watchdog.clock, wait, on_begin)
+        limit = GroupLimit(own, permits, rollouts, watchdog.clock, wait, on_begin)
         wait.detail = limit.describe
         try:
             async with timeout:

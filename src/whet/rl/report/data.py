@@ -32,6 +32,8 @@ KEY_METRICS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("Memory, MiB", ("memory/rollouts_mib", "memory/learn_mib", "memory/publish_mib", "memory/peak_mib"), False),
 )
 """(title, metrics, whether they are shares of one) of the small charts, in their order."""
+PHASES = ("model", "environment", "score", "longest")
+"""What the time of a rollout is spent on, and the time of the longest one."""
 COUNTS = ("/mean", "/num_turns", "_calls")
 """Endings of metrics that are no reward functions; the list of all metrics has them."""
 
@@ -72,6 +74,10 @@ def figures_of(
     figures += [Figure(name, [name], [name]) for name in chosen if name in names]
     for environment in environments:
         figures += _functions(environment, names, series)
+        phases = [f"time/{environment}/{phase}" for phase in PHASES if f"time/{environment}/{phase}" in names]
+        figures += [
+            Figure(f"{environment}: seconds of a rollout", phases, [one.rpartition("/")[2] for one in phases])
+        ] * bool(phases)
     for title, metrics, share in KEY_METRICS:
         here = [name for name in metrics if name in names and name not in chosen]
         figures.append(Figure(title, here, [_short(name) for name in here], share))

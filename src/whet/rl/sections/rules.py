@@ -94,6 +94,8 @@ def environments_have_one_share_each(run: RunConfig) -> str | None:
 
 def a_teacher_teaches(run: RunConfig) -> str | None:
     reference, kinds = run.algorithm.differs("reference"), {env.algorithm for env in run.env}
+    if any(env.max_concurrent is not None for env in run.eval.env):
+        return "max_concurrent of an [[eval.env]] has no effect: evaluations have eval.max_concurrent"
     if any(env.algorithm != "rl" or env.differs("hint_prompt") for env in run.eval.env):
         return "algorithm and hint_prompt of an [[eval.env]] have no effect: it is not learned from"
     if any(env.differs("hint_prompt") and env.algorithm != "opsd" for env in run.env):

@@ -94,6 +94,11 @@ class TrainingEnvConfig(EnvTable):
     loss_weight: float = Field(
         1.0, gt=0, description="What the loss of its tokens is multiplied with, relative to the other environments."
     )
+    max_concurrent: int | None = Field(
+        None,
+        ge=1,
+        description="Its rollouts in flight at once, so that slow ones leave slots to others; None: as of the run.",
+    )
     name: str | None = Field(
         None, min_length=1, description="Name in metrics; if absent the id without owner and version."
     )

@@ -138,6 +138,10 @@ class SftConfig(TrainingConfig):
                 raise ValueError(f"[{name}] would have no effect: there is no [[eval.env]] to evaluate on")
         if any(env.weight != 1 or env.loss_weight != 1 for env in self.eval.env):
             raise ValueError("a weight of an [[eval.env]] has no effect: each is scored on eval.num_examples tasks")
+        if any(env.max_concurrent is not None for env in self.eval.env):
+            raise ValueError(
+                "max_concurrent of an [[eval.env]] has no effect: evaluations have a max_concurrent of all"
+            )
         if any(env.algorithm != "rl" or env.differs("hint_prompt") for env in self.eval.env):
             raise ValueError("algorithm and hint_prompt of an [[eval.env]] have no effect: it is not learned from")
         if self.early_stop is not None:
