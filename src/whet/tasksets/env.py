@@ -32,7 +32,7 @@ from whet.tasksets.state import GROUP, TaskState, alone_row, prepared_rows, star
 from whet.tasksets.task import Task
 from whet.tasksets.taskset import Taskset
 from whet.tasksets.tools.calling import Scopes
-from whet.types import Messages, Response, RolloutInput, SamplingArgs, State, Tool
+from whet.types import Messages, Response, RolloutInput, SamplingArgs, State, Tool, TrajectoryStep
 
 ELSEWHERE = {
     "dataset": "the taskset's source",
@@ -56,6 +56,13 @@ class NoModel(AnyClient):
 
     async def get_response(self, *args: Any, **kwargs: Any) -> Response:
         raise ConfigError(f"the program asks a model. {NO_MODEL}")
+
+
+def abandon(step: TrajectoryStep) -> None:
+    """Take a turn out of what is trained: its request was cancelled, so nothing came of its answer."""
+    step["extras"]["abandoned"] = True
+    if step["tokens"] is not None:
+        step["tokens"]["completion_mask"] = [0] * len(step["tokens"]["completion_ids"])
 
 
 class Env(Lifecycle):
@@ -264,6 +271,7 @@ class Env(Lifecycle):
         said = normalize_messages(state.get("completion") or [], field_name="completion")
         trajectory = state["trajectory"]
         state["num_model_requests"] = len(trajectory)
+        state["num_abandoned_requests"] = sum(step["extras"].get("abandoned", False) for step in trajectory)
         if not trajectory:
             state["completion"] = said
             return
@@ -307,8 +315,8 @@ class Env(Lifecycle):
         return await self._plan.user.reply(state.tools_now, messages)
 
     async def _next_prompt(self, state: TaskState, session: Session) -> Messages:
-        if session.current is not None:
-            session.give(state["trajectory"][-1]["response"])
+        if session.current is not None and not session.give(state["trajectory"][-1]["response"]):
+            abandon(state["trajectory"][-1])
         request = await session.next_request()
         ended_by = await self._stopped_by(state)
         if request is None:

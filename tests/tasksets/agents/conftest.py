@@ -42,10 +42,19 @@ def call(name: str, **arguments: Any) -> str:
 class TextEngine(_engines.ScriptedEngine):
     """Samples the next text; after the last one, that it is done."""
 
-    def __init__(self, tokenizer: Any, texts: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Any, texts: Sequence[str], hold: Any = None) -> None:
+        """The first request is sampled until `hold.go_on` is set, if there is a `hold`."""
+        self._hold = hold
         ends = tokenizer.convert_tokens_to_ids("<|im_end|>")
         answers = [*texts, *itertools.repeat(DONE, 30)]
         super().__init__([[*tokenizer.encode(text, add_special_tokens=False), ends] for text in answers])
+
+    async def sample(self, request: Any, *, on_tokens: Any = None) -> Any:
+        sample = await super().sample(request, on_tokens=on_tokens)
+        if self._hold is not None and len(self.requests) == 1:
+            self._hold.begun.set()
+            await self._hold.go_on.wait()
+        return sample
 
 
 @dataclass
@@ -57,6 +66,10 @@ class Attempt:
     def branches(self) -> list[Any]:
         return sequences_of(self.state["trajectory"], temperature=1.0, rollout="r")
 
+    @property
+    def abandoned(self) -> set[int]:
+        return {number for number, step in enumerate(self.state["trajectory"]) if step["extras"].get("abandoned")}
+
     def differing_tokens(self) -> int:
         """How many tokens are not trained as the engine sampled them, after the prompt it was given, and once."""
         seen, different = [], 0
@@ -64,13 +77,17 @@ class Attempt:
             for number, start, end in branch.turns:
                 request, sample = self.engine.requests[number], self.engine.samples[number]
                 seen.append(number)
+                if number in self.abandoned:
+                    different += list(branch.ids[start:end]) != sample.ids or bool(branch.trained[start:end].any())
+                    continue
                 different += list(branch.ids[:start]) != request.prompt_ids
                 different += list(branch.ids[start:end]) != sample.ids
                 different += [round(float(p), 5) for p in branch.logprobs[start:end]] != [
                     round(p, 5) for p in sample.logprobs
                 ]
                 different += not branch.trained[start:end].all()
-            different += int(branch.trained.sum()) - sum(end - start for _, start, end in branch.turns)
+            counted = [end - start for number, start, end in branch.turns if number not in self.abandoned]
+            different += int(branch.trained.sum()) != sum(counted)
         return different + (sorted(seen) != list(range(len(self.engine.samples))))
 
     def prompts(self) -> list[list[tuple[str, str]]]:
@@ -87,18 +104,18 @@ def bytes_tokenizer():
 def attempt(bytes_tokenizer):
     """`attempt(program, texts)`: a rollout of a harness's program, scored."""
 
-    def run(program: dict[str, Any], texts: Sequence[str], **harness: Any) -> Attempt:
-        engine = TextEngine(bytes_tokenizer, texts)
+    def run(program: Any, texts: Sequence[str], hold: Any = None) -> Attempt:
+        engine = TextEngine(bytes_tokenizer, texts, hold)
         client = PolicyClient(engine, ChatRenderer(bytes_tokenizer), max_context=CONTEXT)
 
         def wrote(state) -> float:
-            return float(state["artifacts"]["out"] == "hello\n")
+            return float(state["artifacts"].get("out") == "hello\n")
 
         rows = [{"question": "Write hello into the file out.txt in the current folder."}]
         artifacts = {"out": {"path": "out.txt", "optional": True}}
         env = whet.Env(
             whet.Taskset(source=rows, rewards=[wrote]),
-            whet.Harness(program={"artifacts": artifacts, **program}, **{"max_turns": 20, **harness}),
+            whet.Harness(program if callable(program) else {"artifacts": artifacts, **program}, max_turns=20),
         )
 
         async def go() -> Any:

@@ -159,11 +159,18 @@ class Session:
         """The request whose turn is being taken."""
         return self._current
 
-    def give(self, response: Response) -> None:
-        """Return the answer of the recorded turn to the program."""
-        if self._current is not None and not self._current.answer.done():
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for an answer."""
+        return len(self._open)
+
+    def give(self, response: Response) -> bool:
+        """Return the answer of the recorded turn to the program; whether it still waited for it."""
+        waited = self._current is not None and not self._current.answer.done()
+        if self._current is not None and waited:
             self._current.answer.set_result(response)
         self._current = None
+        return waited
 
     async def next_request(self) -> Request | None:
         """The next request of the program; None once it has returned. Raises `EnvError` if it raised."""
