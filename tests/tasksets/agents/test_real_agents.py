@@ -58,3 +58,25 @@ def test_agent_is_trained_on_what_was_sampled(name, attempt, called) -> None:
     assert tried.differing_tokens() == 0
     assert len(tried.branches) == expected.branches, tried.prompts()
     assert len(tried.engine.samples) == 2
+
+
+def test_compaction_of_claude_code_is_trained(attempt, called) -> None:
+    """Its context is smaller than its first prompt, so that it has its history summarised."""
+    texts = [called("Bash", command=WRITE, description="Writes the file"), "It is written."]
+    tried = attempt({"agent": "claude-code", "context_tokens": 32_768}, texts)
+    assert (tried.state["error"], tried.state["reward"]) == (None, 1.0)
+    assert len(tried.branches) > 1
+    assert tried.differing_tokens() == 0
+
+
+def test_sub_agent_of_opencode_is_a_branch_of_its_own(attempt, called) -> None:
+    texts = [
+        called("task", description="Write", prompt="Write hello into out.txt.", subagent_type="general"),
+        called("bash", command=WRITE, description="Writes the file"),
+        "I have written it.",
+        "It is written.",
+    ]
+    tried = attempt({"agent": "opencode", "context_tokens": 400_000}, texts)
+    assert (tried.state["error"], tried.state["reward"]) == (None, 1.0)
+    assert [[number for number, _, _ in branch.turns] for branch in tried.branches] == [[0, 3], [1, 2]]
+    assert tried.differing_tokens() == 0

@@ -1,4 +1,4 @@
-"""What programs do to a conversation over HTTP, and what is trained then: each sampled token once, as it was sampled."""
+"""What programs do to a conversation over HTTP, and what is trained: each sampled token once, as it was sampled."""
 
 import asyncio
 import json
