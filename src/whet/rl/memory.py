@@ -204,7 +204,7 @@ def memory_parts(arch: Architecture, config: RunConfig, *, on_gpu: bool = False)
     parts |= learner_parts(arch, config, tokens=config.learner.tokens_at_once, length=most)
     reference, lora = config.reference, config.lora
     if reference is not None and not (lora and (reference == "initial" or shares_base(reference, config.model))):
-        parts["learner: reference"] = parameter_count(arch) * _held_bytes(config)
+        parts["learner: reference"] = reference_bytes(arch, config)
     elif (config.algorithm.reset_reference or config.algorithm.reference_decay) and lora is not None:
         parts["learner: reference"] = 2 * trained_count(arch, lora) * 4  # the adapter that is lent, the one put aside
     return parts
@@ -284,6 +284,11 @@ def learner_parts(arch: Architecture, config: TrainingConfig, *, tokens: int, le
         "learner: optimiser": optimiser_bytes(arch, config, trained),
         ACTIVATIONS: tokens * _kept_per_token(arch, config, tokens, length) * 4,
     }
+
+
+def reference_bytes(arch: Architecture, config: TrainingConfig) -> int:
+    """Of a reference with weights of its own."""
+    return parameter_count(arch) * _held_bytes(config)
 
 
 def _held_bytes(config: TrainingConfig) -> int:

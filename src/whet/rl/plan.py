@@ -35,7 +35,15 @@ from whet.rl.estimate import Estimate, architecture, devices, estimate, made_up
 from whet.rl.estimate import lines as estimate_lines
 from whet.rl.fit import Shortage, shortages
 from whet.rl.loop.group_runner import TrainingEnv
-from whet.rl.memory import by_process, host_parts, learner_parts, merging_parts, run_memory, sampler_parts
+from whet.rl.memory import (
+    by_process,
+    host_parts,
+    learner_parts,
+    merging_parts,
+    reference_bytes,
+    run_memory,
+    sampler_parts,
+)
 from whet.rl.placement import Placement, placement
 from whet.rl.placement import lines as placement_lines
 from whet.rl.sections.inference import GPU_COUNTS
@@ -377,6 +385,8 @@ def fine_tuning_memory(
     # A micro-batch is one sequence at least, and no more than a batch has.
     tokens = max(longest, min(config.learner.tokens_at_once, config.batch_tokens or config.batch_size * longest))
     parts = learner_parts(arch, config, tokens=tokens, length=longest)
+    if config.dpo is not None and config.lora is None:
+        parts["learner: reference"] = reference_bytes(arch, config)
     if config.samples:
         parts = _evaluating_memory(arch, config) | parts
     return parts | host_parts(config, devices, parts)

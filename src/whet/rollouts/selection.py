@@ -1,11 +1,11 @@
-"""Which rollouts are good enough to imitate: a least reward, and the best of each task. Pure."""
+"""Which rollouts are learned from: those good enough to imitate, and pairs of a better and a worse one. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,21 +41,13 @@ def select_rollouts(
     """
     left, rewards = Counter[str](), dict[int, float]()
     of_task: dict[bytes, list[int]] = defaultdict(list)
-    for number, (where, row) in enumerate(rows):
-        reward = row.get("reward")
-        if row.get("error") is not None:
-            left["left out: the rollout failed"] += 1
-            continue
-        if not isinstance(reward, int | float):
-            raise DatasetError(f"{where}: rollouts are chosen by their reward, and this row has none")
-        if min_reward is not None and reward < min_reward:
+    for number, where, row in _scored(rows, left):
+        if min_reward is not None and row["reward"] < min_reward:
             left[f"left out: reward below {min_reward:g}"] += 1
             continue
-        rewards[number] = reward
+        rewards[number] = row["reward"]
         if best_per_example is not None:
-            if (task := task_of(row)) is None:
-                raise DatasetError(f"{where}: the best of each task needs rows that say theirs (example_id)")
-            of_task[task].append(number)
+            of_task[_named_task(where, row)].append(number)
     if best_per_example is None:
         return Selection(list(rewards), left)
     kept = [
@@ -66,3 +58,46 @@ def select_rollouts(
     if dropped := len(rewards) - len(kept):
         left[f"left out: not among the best {best_per_example} of their task"] = dropped
     return Selection(sorted(kept), left)
+
+
+def preference_pairs(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[list[tuple[int, int]], Counter[str]]:
+    """Of each group of rollouts, or else of each task, the positions of the one with most and with least reward.
+
+    Of equal rewards the earlier is taken. Groups of equal rewards have no pair; they are counted, as failed rollouts
+    are. Raises what `select_rollouts` raises.
+    """
+    left = Counter[str]()
+    of_group: dict[Any, list[tuple[float, int]]] = defaultdict(list)
+    for number, where, row in _scored(rows, left):
+        group = row.get("group")
+        of_group[_named_task(where, row) if group is None else group].append((row["reward"], number))
+    pairs = []
+    for rollouts in of_group.values():
+        best = max(rollouts, key=lambda rollout: (rollout[0], -rollout[1]))
+        worst = min(rollouts)
+        if best[0] > worst[0]:
+            pairs.append((best[1], worst[1]))
+        else:
+            left["left out: rollouts of one task with equal rewards, or one alone"] += len(rollouts)
+    return pairs, left
+
+
+def _scored(
+    rows: Iterable[tuple[str, Mapping[str, Any]]], left: Counter[str]
+) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
+    """Rows of rollouts that did not fail, with their position. Raises `DatasetError` for one without a reward."""
+    for number, (where, row) in enumerate(rows):
+        if row.get("error") is not None:
+            left["left out: the rollout failed"] += 1
+        elif not isinstance(row.get("reward"), int | float):
+            raise DatasetError(f"{where}: rollouts are chosen by their reward, and this row has none")
+        else:
+            yield number, where, row
+
+
+def _named_task(where: str, row: Mapping[str, Any]) -> bytes:
+    if (task := task_of(row)) is None:
+        raise DatasetError(
+            f"{where}: rollouts of one task are compared, and this row does not say its own (example_id)"
+        )
+    return task

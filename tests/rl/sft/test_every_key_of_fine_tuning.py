@@ -114,6 +114,20 @@ def handed(part: str) -> Callable[[SftConfig], Any]:
     return read
 
 
+def preferring(config: SftConfig) -> Any:
+    """The weight with which a step prefers answers."""
+    seen: list[Any] = []
+
+    def note(*given: Any) -> Any:
+        seen.append(given)
+        raise Reached
+
+    loop: Any = SimpleNamespace(config=config, learner=None)
+    with replaced(module, prefer=note), pytest.raises(Reached):
+        SftLoop._learn(loop, [])
+    return seen[0][2]
+
+
 def refused_for_memory(config: SftConfig) -> bool:
     """Whether it is, on a machine without memory."""
     with replaced(whet.rl.fit, memory_available=lambda: 0):
@@ -316,6 +330,7 @@ KEYS: dict[str, Differs | Refused] = {
     "data.dataset": Refused("owner/name", "give either path"),
     "data.split": Refused("test", "'test' would have no effect"),
     "data.min_reward": Differs(trained, "0.9", SCORED),
+    "dpo.beta": Differs(preferring, "0.5", ("--dpo.beta", "0.2")),
     "data.best_per_example": Differs(trained, "1", SCORED),
     "data.num_examples": Differs(trained, "3"),
     "data.train_on": Differs(trained, "last"),

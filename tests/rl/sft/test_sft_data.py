@@ -113,7 +113,7 @@ def test_the_best_of_each_task_are_kept_from_an_evaluation_and_from_what_it_expo
 
 
 def test_rows_that_do_not_say_their_task_have_no_best(load: Load, evaluation: Path) -> None:
-    with pytest.raises(DatasetError, match=r"rollout 1: the best of each task needs rows that say theirs"):
+    with pytest.raises(DatasetError, match=r"rollout 1: rollouts of one task are compared"):
         load(evaluation, data={"best_per_example": 1})
 
 

@@ -63,6 +63,12 @@ class DataConfig(StrictModel):
         return self
 
 
+class PreferenceConfig(StrictModel):
+    """`[dpo]`: present = learn from pairs, to make the better answer likelier and the worse one less likely."""
+
+    beta: float = Field(0.1, gt=0, description="How much it takes to leave the model that the run began with.")
+
+
 class ValidationConfig(StrictModel):
     """`[validation]`: conversations that are never trained on, and how often their loss is computed."""
 
@@ -115,6 +121,9 @@ class SftConfig(TrainingConfig):
     max_concurrent: int = Field(512, ge=1, description="Rollouts of an evaluation in flight at once.")
 
     data: DataConfig = Field(description="The conversations to imitate.")
+    dpo: PreferenceConfig | None = Field(
+        None, description="Present: direct preference optimisation on pairs, and no imitation."
+    )
     validation: ValidationConfig | None = Field(None, description="Conversations that are never trained on.")
     budget: SftBudgetConfig = Field(
         default_factory=SftBudgetConfig, description="When the run ends before its last step."
@@ -136,6 +145,12 @@ class SftConfig(TrainingConfig):
         for name in () if self.samples else ("eval", "sampling", "inference"):
             if self.differs(name):
                 raise ValueError(f"[{name}] would have no effect: there is no [[eval.env]] to evaluate on")
+        data = self.data
+        if self.dpo is not None and (data.min_reward is not None or data.best_per_example or data.too_long == "cut"):
+            raise ValueError(
+                "with [dpo] rollouts are compared with each other: data.min_reward and data.best_per_example have no "
+                'effect, and too_long = "cut" could leave nothing to compare'
+            )
         if any(env.weight != 1 or env.loss_weight != 1 for env in self.eval.env):
             raise ValueError("a weight of an [[eval.env]] has no effect: each is scored on eval.num_examples tasks")
         if any(env.max_concurrent is not None for env in self.eval.env):

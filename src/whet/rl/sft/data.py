@@ -14,7 +14,7 @@ ends before the row that would exceed it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from whet.rl.sft.rows import (
     recorded_tokens,
     text_tokens,
 )
-from whet.rollouts.selection import select_rollouts
+from whet.rollouts.selection import preference_pairs, select_rollouts
 
 if TYPE_CHECKING:
     from whet.inference.rendering.chat_renderer import ChatRenderer
@@ -48,6 +48,7 @@ class Example:
     number: int  # of its row in the source, from 1
     where: str
     sequences: list[TokenSequence]
+    preferred: int = 0  # of a pair: how many of the sequences, the first ones, are of the better answer
 
     @property
     def tokens(self) -> int:
@@ -142,17 +143,20 @@ class _Reader:
     def examples(self, source: DataSource, name: str) -> list[Example]:
         if not source.rows:
             raise DatasetError(f"{name}: there is no row in it")
-        rows = self._good(source, name)
-        rows = rows[: self._data.num_examples or len(rows)]
+        good = [(row,) for row in self._good(source, name)] if self._config.dpo is None else self._pairs(source)
+        rows = good[: self._data.num_examples or len(good)]
         if source.sampled_by is not None and rows:
             self._check_recorded(source.sampled_by, name)
         examples, faults = [], []
-        for row in rows:
+        for first, *others in rows:
             try:
-                sequences = self._sequences(row, recorded=source.sampled_by is not None)
-                examples.append(Example(row.number, row.where, sequences))
+                sequences, *worse = [
+                    self._sequences(row, recorded=source.sampled_by is not None) for row in (first, *others)
+                ]
+                preferred = len(sequences) if worse else 0
+                examples.append(Example(first.number, first.where, sum(worse, sequences), preferred))
             except (DatasetError, TrainingError) as error:
-                faults.append(f"{row.where}: {error}")
+                faults.append(f"{first.where}: {error}")
         if faults:
             raise DatasetError(f"{name}: {len(faults)} of {len(rows)} rows cannot be used.{_list(faults)}")
         return self._fitting(examples, name)
@@ -172,6 +176,15 @@ class _Reader:
         for why, count in selection.left_out.items():
             self.note(count, why)
         return [source.rows[number] for number in selection.kept]
+
+    def _pairs(self, source: DataSource) -> Sequence[tuple[Row, ...]]:
+        """The better and the worse row of each pair."""
+        if not source.rollouts and {"chosen", "rejected"} <= source.rows[0].fields.keys():
+            return [(_answered(row, "chosen"), _answered(row, "rejected")) for row in source.rows]
+        pairs, left_out = preference_pairs((row.where, row.fields) for row in source.rows)
+        for why, count in left_out.items():
+            self.note(count, why)
+        return [(source.rows[best], source.rows[worst]) for best, worst in pairs]
 
     def _sequences(self, row: Row, *, recorded: bool) -> list[TokenSequence]:
         if recorded:
@@ -217,6 +230,21 @@ class _Reader:
         if empty:
             raise DatasetError(f"{name}: {len(empty)} rows have no answer left when they are cut.{_list(empty)}")
         return cut
+
+
+def _answered(row: Row, name: str) -> Row:
+    """A row of a prompt and two answers, with one of them as its completion."""
+    answer = row.fields.get(name)
+    if (
+        isinstance(answer, Sequence)
+        and answer
+        and isinstance(answer[0], Mapping)
+        and answer[0].get("role") != "assistant"
+    ):
+        raise DatasetError(
+            f"{row.where}: {name} should begin with the assistant; the messages before it are the prompt"
+        )
+    return replace(row, fields={**row.fields, "completion": answer})
 
 
 def _cut(sequences: Sequence[TokenSequence], most: int) -> list[TokenSequence]:

@@ -26,9 +26,10 @@ from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimPara
 from whet.rl.loop.training_loop import Evaluate, HeldOutEvaluation, TrainingLoop
 from whet.rl.monitors.protocol import EvalReport, Outcome, StepReport
 from whet.rl.plan import remarks
-from whet.rl.sections.algorithm import LossConfig
+from whet.rl.sections.algorithm import INITIAL
 from whet.rl.sft.config import VALIDATION_LOSS, SftConfig
 from whet.rl.sft.data import Batches, Example, Pick, SftData, load_data
+from whet.rl.sft.dpo import CROSS_ENTROPY, losses, margins, prefer, preference_metrics
 from whet.rl.storage.records import Records
 from whet.rl.storage.weight_directory import weights_directory
 from whet.rl.supervision.backends import build_learner
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 # of a step are in the order that makes a run safe to kill: metrics, ledger, and every so often a checkpoint. Everything
 # computes in this process, one after the other, so what the watchdog sees is how long each part takes.
 
-CROSS_ENTROPY = LossConfig(loss="cross_entropy")
 VALIDATED_AT_ONCE = 64
 """Sequences between two reports of progress."""
 
@@ -85,16 +85,13 @@ class SftLoop(TrainingLoop):
         picks = self.batches.next()
         assert picks, "the number of steps was counted from the same batches"
         examples = [self.data.train[pick.row] for pick in picks]
-        sequences = [sequence for example in examples for sequence in example.sequences]
         self.monitor.phase("train", 0, 1)
         with self.watchdog.waiting("learn", "the run", "the learner's step", act=self.watchdog.stop, blocks=True):
-            loss, optim = imitate(
-                self.learner, sequences, self.config.learning_rate, self.config.optimizer.max_grad_norm or None
-            )
+            loss, optim, preference = self._learn(examples)
         self.memory.mark("learn")
         trained = [f"{pick.epoch}-{self.data.train[pick.row].number}" for pick in picks]
         metrics = step_metrics(picks, examples, loss, optim, time.perf_counter() - started)
-        metrics |= self.learner.metrics()
+        metrics |= preference | self.learner.metrics()
         if self._validation_is_due(step):
             metrics |= self._validate()
         metrics |= self.memory.metrics()
@@ -102,6 +99,15 @@ class SftLoop(TrainingLoop):
             self.records.trained(step, trained, metrics)
         self.monitor.step(StepReport(step, metrics))
         self._after(step, metrics)
+
+    def _learn(self, examples: Sequence[Example]) -> tuple[LossOutput, OptimOutput, dict[str, float]]:
+        """One optimiser step, and what else is known of it."""
+        rate, limit = self.config.learning_rate, self.config.optimizer.max_grad_norm or None
+        if self.config.dpo is None:
+            sequences = [sequence for example in examples for sequence in example.sequences]
+            return *imitate(self.learner, sequences, rate, limit), {}
+        loss, optim, margins_P = prefer(self.learner, examples, self.config.dpo.beta, rate, limit)
+        return loss, optim, {"optim/loss": float(losses(margins_P).mean()), **preference_metrics(margins_P)}
 
     def _after(self, step: int, metrics: Mapping[str, float]) -> None:
         """Whether this is to be the last step; the last one is anyway."""
@@ -123,6 +129,8 @@ class SftLoop(TrainingLoop):
             return self._validation_loss()
 
     def _validation_loss(self) -> dict[str, float]:
+        if self.config.dpo is not None:
+            return self._validation_of_pairs(self.config.dpo.beta)
         sequences = [sequence for example in self.data.validation for sequence in example.sequences]
         total = tokens = 0.0
         started = time.perf_counter()
@@ -132,6 +140,19 @@ class SftLoop(TrainingLoop):
             total -= float(self.learner.token_logprobs(batch).astype(np.float64).sum())
             tokens += batch.trained_tokens
         return {VALIDATION_LOSS: total / tokens, "time/validate": time.perf_counter() - started}
+
+    def _validation_of_pairs(self, beta: float) -> dict[str, float]:
+        """The same of pairs: the mean of their losses, and how many are in the right order."""
+        pairs, started, parts = self.data.validation, time.perf_counter(), list[Any]()
+        for start in range(0, len(pairs), VALIDATED_AT_ONCE):
+            self.monitor.phase("validate", start, len(pairs))
+            parts.append(margins(self.learner, pairs[start : start + VALIDATED_AT_ONCE], beta))
+        margins_P = np.concatenate(parts)
+        return {
+            VALIDATION_LOSS: float(losses(margins_P).mean()),
+            "validation/accuracy": float((margins_P > 0).mean()),
+            "time/validate": time.perf_counter() - started,
+        }
 
     def _state(self) -> dict[str, Any]:
         return {"rows_taken": self.batches.taken, "data": self.data.fingerprint}
@@ -199,7 +220,10 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
             )
             engine = WatchedEngine(policy.engine, watchdog)
             client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
-        learner = build_learner(run.plan, model.path, scratch, threads=threads, last_step=last_step, dtype=dtype)
+        reference = None if config.dpo is None else INITIAL
+        learner = build_learner(
+            run.plan, model.path, scratch, threads=threads, last_step=last_step, dtype=dtype, reference=reference
+        )
         stack.callback(learner.close)
         monitor = stack.enter_context(run.watched(learner))
         budget = Budget(config.budget, counted="trained")
