@@ -144,7 +144,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         """Absolute paths of empty folders of this rollout's sandbox that can be written to."""
         return [*self.WRITABLE, *self.writable]
 
-    def read_only_folders(self, state: State) -> dict[str, str]:
+    async def read_only_folders(self, state: State) -> dict[str, str]:
         """Absolute path inside: folder or file of this machine shown there."""
         return {}
 
@@ -222,7 +222,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
             network=self.network,
             origin=f"127.0.0.1:{opening.port}" if is_boundary else None,
             network_idle_s=resources["timeout_minutes"] * 60,  # a model may take long to answer
-            read_only=self.read_only_folders(state),
+            read_only=await self.read_only_folders(state),
             writable=outermost(self.writable_folders(state)) if is_boundary else [],
         )
         await self.create_sandbox(state, request)

@@ -1,7 +1,7 @@
 """`OpenCodeEnv` and `OpenCodeQAEnv` of `verifiers.envs.experimental`: OpenCode (opencode.ai) attempts the tasks.
 
-`opencode` is this machine's, shown in the sandbox, which has no network to install it: `install_command` has no effect,
-and lines of a run command that begin with `apt-get` are left out.
+`opencode` is the one of `whet agent list`, shown in the sandbox, which has no network to install it: `install_command`
+has no effect, and lines of a run command that begin with `apt-get` are left out.
 """
 
 from __future__ import annotations
@@ -10,19 +10,24 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
 from whet.compat.experimental.cli_agent_env import CliAgentEnv
-from whet.envs.sandboxed import programs
 from whet.errors import ConfigError
 from whet.rubrics.rubric import Rubric
+from whet.tasksets.agents.installed import agent_folder
+from whet.tasksets.agents.presets import find_agent
+from whet.tasksets.agents.program import ARCH, INSIDE
 from whet.types import Messages, Response, State
 
 OPENCODE_TOOLS = [
     "bash", "edit", "write", "read", "grep", "glob", "skill", "todowrite", "webfetch", "websearch", "codesearch",
     "task", "question",
 ]  # fmt: skip
-INSTALLED = 'command -v opencode || { echo "this machine has no opencode: npm install -g opencode-ai" >&2; false; }'
+PRESET = find_agent("opencode")
+_PROGRAM = PurePosixPath(PRESET.command[0].replace("{root}", INSIDE).replace("{arch}", ARCH))
+INSTALLED = f'export PATH="{_PROGRAM.parent}:$PATH"; command -v opencode'
 DEFAULT_SYSTEM_PROMPT = "You are a coding agent in a terminal. Solve the task with your tools, and answer briefly.\n"
 DEFAULT_RUN_COMMAND_TEMPLATE = """\
 set -eo pipefail
@@ -135,14 +140,13 @@ class OpenCodeEnv(CliAgentEnv):
     def writable_folders(self, state: State) -> list[str]:
         return [*super().writable_folders(state), self.asset_dir, self.agent_workdir]
 
-    def read_only_folders(self, state: State) -> dict[str, str]:
-        return {**super().read_only_folders(state), **programs.to_be_shown(["opencode"])}
+    async def read_only_folders(self, state: State) -> dict[str, str]:
+        """OpenCode itself, installed into whet's cache unless it is there."""
+        folder = await agent_folder(PRESET, PRESET.version, self.sandbox_client)
+        return {**await super().read_only_folders(state), INSIDE: str(folder)}
 
     async def build_env_vars(self, state: State) -> dict[str, str]:
-        variables = await super().build_env_vars(state)
-        if programs.to_be_shown(["opencode"]):
-            variables["PATH"] = programs.path_with_shown(variables.get("PATH"))
-        return variables
+        return {**PRESET.env, **await super().build_env_vars(state)}
 
     async def post_sandbox_setup(self, state: State) -> None:
         """Upload the prompt and the system prompt."""
@@ -190,11 +194,12 @@ class OpenCodeEnv(CliAgentEnv):
             "provider": {"${OPENAI_MODEL%%/*}": {**provider, "models": {"${OPENAI_MODEL##*/}": model}}},
             "model": "$OPENAI_MODEL",
             "autoupdate": False,
+            "share": "disabled",
         }
         build: dict[str, Any] = {"prompt": f"{{file:{system_prompt_path}}}"} if system_prompt_path else {}
         build |= {"tools": dict.fromkeys(disabled_tools, False)} if disabled_tools else {}
         config |= {"compaction": {"auto": False, "prune": False}} if disable_compaction else {}
-        config |= {"agent": {"build": build}} if build else {}
+        config["agent"] = {"title": {"disable": True}, **({"build": build} if build else {})}
         return json.dumps(config, indent=2)
 
     def build_run_command(

@@ -29,6 +29,7 @@ from whet.tasksets.state import TaskState
 from whet.tasksets.task import Task
 
 INSIDE = "/opt/whet-agent"
+ARCH = {"aarch64": "arm64", "arm64": "arm64"}.get(platform.machine(), "x64")
 _PLACE = re.compile(r"\{(root|arch|url|key|home|task|context|output)\}")
 
 
@@ -69,7 +70,7 @@ class AgentProgram(CommandProgram):
         folder = None if self._folder is None else self._folder.result()
         values = {
             "root": "" if folder is None else self._root(folder),
-            "arch": {"aarch64": "arm64", "arm64": "arm64"}.get(platform.machine(), "x64"),
+            "arch": ARCH,
             "url": self._address(opening),
             "key": opening.key,
             "home": home,
