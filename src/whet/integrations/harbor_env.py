@@ -46,7 +46,15 @@ printf f; cd -- "${1%/*}/" && exec tar -cf - -- "${1##*/}"
 """
 # Of a file's archive, its own name and no other: what packed it ran where the agent could write to its pipe.
 _UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && shift && exec tar --no-same-owner -xf - -- "$@"'
-_TEST = 'exec bash /tests/test.sh > "$1" 2>&1'
+# Removes what would lead to the tests or the reward, and what a verifier would wait for.
+_HARMLESS = """export tests=$(readlink -m /tests) rewards=$(readlink -m /logs/verifier)
+find /home ! -type f ! -type d ! -type l -delete
+exec find /home -type l -exec sh -c 'for link; do
+  case $(readlink -m -- "$link")/ in "$tests"/*|"$rewards"/*|/proc/*) rm -f -- "$link";; esac
+done' sh {} +
+"""
+# In a grading box all but the tests have this system's PATH: that of the task may begin with a folder of the agent's.
+_TEST = 'bash=$(command -v bash); export PATH="$TASK_PATH"; unset TASK_PATH; exec "$bash" /tests/test.sh > "$1" 2>&1'
 _EMPTY = 'if [ -d "$1" ]; then find "$1/" -mindepth 1 -delete; else rm -f -- "$1"; fi'
 _REWARD = 'for f in reward.json reward.txt; do if [ -e "$1/$f" ]; then echo "$f"; exec cat -- "$1/$f"; fi; done'
 _EXPECTED: dict[str, tuple[Check, str]] = {
@@ -195,7 +203,7 @@ class HarborEnv(SandboxEnv):
 
         Raises EnvError when the solution fails, or the verifier gives no reward.
         """
-        async with self._task_box(task, SOLUTION) as box:
+        async with self._task_box(task, SOLUTION) as (box, _):
             if script == SOLVE:
                 if not (task.folder / SOLVE).is_file():
                     raise EnvError(f"task {task.name} has no {SOLVE}")
@@ -217,9 +225,11 @@ class HarborEnv(SandboxEnv):
         Raises EnvError when the verifier cannot be run or gives no reward, SandboxError when the host is at fault.
         """
         verifier, log = task.table.verifier, f"{REWARDS}/test-stdout.txt"
-        async with self._task_box(task, TESTS, verifies=True) as box:
+        async with self._task_box(task, TESTS, verifies=True) as (box, variables):
+            variables["TASK_PATH"] = variables.pop("PATH")
             for one in carried:
                 await _unpack(box, one)
+            await done(box, ["sh", "-c", _HARMLESS])
             for path in (REWARDS, TESTS):
                 await done(box, ["sh", "-c", _EMPTY, "sh", path])
             try:
@@ -229,7 +239,7 @@ class HarborEnv(SandboxEnv):
             result = await box.exec(
                 ["sh", "-c", _TEST, "sh", log],
                 cwd=task.dockerfile.workdir,
-                env=verifier.env,
+                env={**variables, **verifier.env},
                 timeout_s=verifier.timeout_sec,
             )
             what = f"task {task.name}: tests/test.sh: {result.describe()}"
@@ -262,14 +272,19 @@ class HarborEnv(SandboxEnv):
         return request
 
     @asynccontextmanager
-    async def _task_box(self, task: HarborTask, *writable: str, verifies: bool = False) -> AsyncIterator[Sandbox]:
-        """A box with what the task's Dockerfile made."""
+    async def _task_box(
+        self, task: HarborTask, *writable: str, verifies: bool = False
+    ) -> AsyncIterator[tuple[Sandbox, dict[str, str]]]:
+        """A box with what the task's Dockerfile made, and its variables, which are not those of one that verifies."""
         await self._build_image(task)
         request = self._request(task, *writable, verifies=verifies)
         self._images.image(task.dockerfile).add_to(request)
-        async with self._box(await self._complete_request(request)) as box:
+        request = await self._complete_request(request)
+        variables = dict(request.environment_vars or {})
+        request.environment_vars = {} if verifies else variables
+        async with self._box(request) as box:
             await unpack(box)
-            yield box
+            yield box, variables
 
     @asynccontextmanager
     async def _box(self, request: CreateSandboxRequest) -> AsyncIterator[Sandbox]:
