@@ -36,7 +36,7 @@ GAPS: dict[tuple[str, ...], str] = {
         "verifiers.envs.experimental.rlm_env.*",
     ): "the hooks of `CliAgentEnv`, `OpenCodeEnv` and `RLMEnv`; what is inside is whet's own",
     ("verifiers.envs.experimental.opencode_rlm_env*",): "`OpenCodeEnv` or `RLMEnv`",
-    ("verifiers.envs.experimental.harbor_env.*",): (
+    ("verifiers.envs.experimental.harbor_env.*", "verifiers.Harbor*", "verifiers.v1.Harbor*"): (
         "`harbor:DIR`, whet's own environment of such tasks; servers of MCP start in `post_sandbox_setup`"
     ),
     (
@@ -45,13 +45,11 @@ GAPS: dict[tuple[str, ...], str] = {
     ): "a `Harness` and a `TaskSet` of one's own: theirs install from the network, and need images",
     (
         "verifiers.CLIHarness",
-        "verifiers.Harbor*",
         "verifiers.MiniSWEAgent",
         "verifiers.OpenCode",
         "verifiers.Pi",
         "verifiers.RLM",
         "verifiers.v1.CLIHarness",
-        "verifiers.v1.Harbor*",
         "verifiers.v1.MiniSWEAgent",
         "verifiers.v1.OpenCode",
         "verifiers.v1.Pi",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import shlex
 import time
 from collections.abc import Callable
@@ -58,8 +59,7 @@ class TaskImages:
 
     def __init__(self, more_packages: str, client: SandboxClient, lease: Lease) -> None:
         """Raises ConfigError where `more_packages`, those besides a Dockerfile's, are no packages of Python."""
-        packages.requirements_of(more_packages)
-        self._more = more_packages
+        self._more = packages.requirements_of(more_packages)
         self._client = client
         self._lease = lease
         self._images: dict[Path, asyncio.Future[TaskImage]] = {}
@@ -83,9 +83,10 @@ class TaskImages:
 
     async def _make(self, made: Dockerfile, request: CreateSandboxRequest, build_s: float) -> TaskImage:
         request = request.model_copy(deep=True)
-        words = shlex.join(made.requirements) + f" {self._more}"
+        own = {_name(requirement) for requirement in made.requirements}
+        more = [requirement for requirement in self._more if _name(requirement) not in own]
         try:
-            await packages.Packages(words).add_to(request, self._client)
+            await packages.Packages(shlex.join([*made.requirements, *more])).add_to(request, self._client)
         except ConfigError as error:
             why = str(error).removeprefix("pip_install_packages: ").rstrip(".")
             raise made.refuse(max(made.requirements.values(), default=1), why) from error
@@ -104,6 +105,11 @@ class TaskImages:
 
         folder = await packages.filled(packages.cache_directory("harbor") / key, build, "harbor")
         return TaskImage({**image.read_only, INSIDE: str(folder)}, image.env)
+
+
+def _name(requirement: str) -> str:
+    """The name of a package as pip compares it."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=!~]", requirement)[0]).lower()
 
 
 def _failed(future: asyncio.Future[TaskImage]) -> bool:
