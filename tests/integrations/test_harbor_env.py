@@ -142,9 +142,8 @@ def test_packages_of_python_are_installed_outside(
     text = "FROM x\nENV PYTHONPATH=/app PATH=/app:$PATH\nWORKDIR /app\nRUN pip install whetpet==1.0\n"
     test = "if [ $(whetpet) = called ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt"
     folder = task(environment__Dockerfile=text, tests__test_DOT_sh=test)
-    state, (called, path) = rollout(
-        folder, "whetpet; python -m whetpet", "echo $PYTHONPATH; touch /opt/whet-packages/x"
-    )
+    commands = ("whetpet", "echo $PYTHONPATH; touch /opt/whet-packages/x")
+    state, (called, path) = rollout(folder, *commands, packages="WhetPet==3.0")  # the Dockerfile's counts
     assert (called, state["reward"]) == ("called", 1.0)
     assert path.startswith("/app:/opt/whet-packages")
     assert "Read-only" in path
