@@ -141,6 +141,14 @@ def test_a_budget_ends_a_sweep_and_a_larger_one_continues(folder: Path) -> None:
     assert (whole["state"], whole["rollouts"], len(whole["trials"])) == ("finished", 64, 2)
 
 
+def test_a_metric_that_no_evaluation_has_ends_the_sweep_with_those_there_are(folder: Path) -> None:
+    process = start(folder, "--vary", "learning_rate=1e-4,1e-3", "--vary", "max_steps=1", "--metric", "lenght")
+    _, errors = process.communicate()
+    assert process.returncode == 2
+    assert "--metric = 'lenght' is not what evaluations measure; choose from" in errors
+    assert "Traceback" not in errors
+
+
 def test_a_signal_leaves_checkpoints_and_a_failing_trial_is_named_and_tried_again(folder: Path) -> None:
     words = ("--vary", "learning_rate=1e-4,1e-3", "--vary", "max_steps=4")
     process = start(folder, *words)

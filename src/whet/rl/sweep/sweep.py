@@ -27,11 +27,11 @@ from whet.records.directory import RUN_CONFIG
 from whet.records.lock import is_locked
 from whet.rl.config import RunConfig
 from whet.rl.stored.stored_run import StoredTraining, open_run
-from whet.rl.supervision.ending import EarlyStopConfig, value_of
+from whet.rl.supervision.ending import EarlyStopConfig, check_metric, value_of
 from whet.rl.sweep.config import SweepConfig, overrides, trial_config
 from whet.rl.sweep.search import Trial, promotable, proposal
 from whet.rl.sweep.state import SweepDirectory
-from whet.system.children import PARENT_GRACE_S, PARENT_PIPE, kill_group, start
+from whet.system.children import PARENT_GRACE_S, PARENT_PIPE, how_it_ended, kill_group, start
 from whet.system.redaction import redacted
 
 POLL_S = 0.1
@@ -73,6 +73,10 @@ class Sweep:
         first = trial_config(base, self._first_values())
         for values in itertools.islice(self._grid(), MOST_CHECKED):
             self._check(trial_config(base, values))
+        evaluated = [one.label for one in first.eval.env or first.env]
+        if config.environment not in (None, *evaluated):
+            there = ", ".join(evaluated)
+            raise ConfigError(f"{base}: no environment '{config.environment}' is evaluated; there are {there}.")
         self._seed = first.seed
         self._threads = max(1, first.deployment.torch_threads() // config.parallel) if config.parallel > 1 else None
         self.runs = first.runs_directory
@@ -231,22 +235,34 @@ class Sweep:
         path = self.path_of(trial)
         run = open_run(path) if (path / RUN_CONFIG).is_file() else None
         if run is None or code != 0:
-            trial.failed, trial.running, trial.note = True, False, self._reason(trial, run)
+            trial.failed, trial.running, trial.note = True, False, self._reason(trial, run, code)
         else:
-            target, reports = self._target(trial), run.evaluations()
-            watched = EarlyStopConfig(metric=self.config.metric, environment=self.config.environment)
-            score = value_of(watched, reports[-1]) if reports else math.nan
+            target, score = self._target(trial), self._score(run)
             trial.running, trial.steps = False, run.step
             trial.scores.append(None if math.isnan(score) else score)
             if math.isnan(score):
-                trial.note = f"its evaluation has no {self.config.metric}"
+                trial.note = "it has no score: no evaluation, or every rollout of it failed"
             elif run.step < target:
                 trial.note = f"ended by itself after step {run.step}"
         self.directory.save()
         said = trial.note if trial.score is None or trial.failed else f"{trial.score:.3f} after step {trial.steps}"
         self._say(f"trial {trial.number}: {said}")
 
-    def _reason(self, trial: Trial, run: StoredTraining | None) -> str:
+    def _score(self, run: StoredTraining) -> float:
+        """Of the newest evaluation; NaN where there is none. Raises `ConfigError` for a metric that is not measured."""
+        watched = EarlyStopConfig(metric=self.config.metric, environment=self.config.environment)
+        reports = run.evaluations()
+        if not reports:
+            return math.nan
+        try:
+            check_metric(watched, reports[-1])
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("early_stop.metric", "--metric")) from None
+        return value_of(watched, reports[-1])
+
+    def _reason(self, trial: Trial, run: StoredTraining | None, code: int) -> str:
+        if code < 0:
+            return f"its process {how_it_ended(code)}"
         if run is not None and run.state in ("interrupted", "failed"):
             return str(run.status.get("last_error") or f"stopped after step {run.step}")
         lines = self.directory.log_of(trial).read_text(encoding="utf-8", errors="replace").splitlines()
