@@ -150,7 +150,8 @@ def _verify_harbor(environment: str, args: dict[str, Any], json_output: bool) ->
     from whet.integrations.harbor_env import HarborEnv
     from whet.integrations.harbor_verify import verify_tasks
 
-    env = cast(HarborEnv, load_environment(environment, **args))
+    own = {name: value for name, value in args.items() if name != "agent"}  # tasks are the same for every agent
+    env = cast(HarborEnv, load_environment(environment, **own))
     results = verify_tasks(env, None if json_output else lambda result: typer.echo(result.describe()))
     right = sum(result.ok for result in results)
     if json_output:

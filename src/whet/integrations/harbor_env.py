@@ -22,6 +22,7 @@ from typing import Any
 
 from whet.decorators import cleanup, stop
 from whet.envs.config.arguments import Check, check_values
+from whet.envs.environment import Environment
 from whet.envs.sandbox_env import SandboxEnv
 from whet.envs.sandboxed.request import CreateSandboxRequest
 from whet.errors import ConfigError, EnvError, SandboxFileError
@@ -63,9 +64,13 @@ _EXPECTED: dict[str, tuple[Check, str]] = {
 }
 
 
-def load_environment(target: str, **kwargs: Any) -> HarborEnv:
-    """The environment `harbor:TARGET`."""
-    return HarborEnv(target, **kwargs)
+def load_environment(target: str, **kwargs: Any) -> Environment:
+    """The environment `harbor:TARGET`; with `agent`, a coding agent attempts its tasks."""
+    if kwargs.get("agent") is None:
+        return HarborEnv(target, **{name: value for name, value in kwargs.items() if name != "agent"})
+    from whet.integrations.harbor_agent import HarborAgentEnv  # which imports this module
+
+    return HarborAgentEnv(target, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +133,18 @@ class HarborEnv(SandboxEnv):
         for task in self.tasks:
             task.dockerfile.writable[:] = dict.fromkeys([*task.dockerfile.writable, *kwargs.get("writable", ())])
         self._carried_bytes = int(max_carried_mb * MIB)
-        rows = [
+        self.rows = [
             {"question": task.instruction, "answer": "", "info": {"task": task.name, "number": number}}
             for number, task in enumerate(self.tasks)
         ]
-        split = len(rows) - num_eval_examples
-        if not 0 < split <= len(rows):
-            raise ConfigError(f"num_eval_examples should leave tasks to train on; 'harbor:{target}' has {len(rows)}.")
+        self.split = split = len(self.rows) - num_eval_examples
+        if not 0 < split <= len(self.rows):
+            had = f"'harbor:{target}' has {len(self.rows)}"
+            raise ConfigError(f"num_eval_examples should leave tasks to train on; {had}.")
         super().__init__(
             sandbox_name="harbor",
-            dataset=rows[:split],
-            eval_dataset=rows[split:] or None,
+            dataset=self.rows[:split],
+            eval_dataset=self.rows[split:] or None,
             rubric=ExternalScoreRubric(harbor_reward),
             max_turns=max_turns,
             timeout_per_command_seconds=timeout_per_command_seconds,
@@ -174,6 +180,13 @@ class HarborEnv(SandboxEnv):
     async def post_sandbox_setup(self, state: State) -> None:
         await unpack(await self.sandbox_client.sandbox(state["sandbox_id"]))
 
+    async def agent_request(self, task: HarborTask) -> CreateSandboxRequest:
+        """A box in which the task is attempted, once its image is there. `unpack` it first."""
+        await self._build_image(task)
+        request = await self._complete_request(self._request(task))
+        self._images.image(task.dockerfile).add_to(request)
+        return request
+
     async def _build_image(self, task: HarborTask) -> None:
         """Have the task's image. Raises ConfigError with the line of the Dockerfile that fails."""
         request = await self._complete_request(self._request(task))
@@ -188,15 +201,19 @@ class HarborEnv(SandboxEnv):
     async def post_rollout(self, state: State) -> None:
         if state.get("error") is None and "sandbox_id" in state and self.score_rollouts:
             box = await self.sandbox_client.sandbox(state["sandbox_id"])
-            state["harbor_carried"] = await self._carry(box, self._task(state))
+            state["harbor_carried"] = await self.carry(box, self._task(state))
 
     @cleanup(priority=-1)  # when the agent's sandbox has ended, so that a rollout never waits with one for another
     async def grade_rollout(self, state: State) -> None:
         carried = state.pop("harbor_carried", None)
         if carried is not None and state.get("error") is None:
-            graded = await self.grade(self._task(state), carried)
-            state["harbor_reward"] = graded.rewards.pop("reward")
-            state["external_metrics"] = graded.rewards
+            await self.reward(state, carried)
+
+    async def reward(self, state: State, carried: list[CarriedPath]) -> None:
+        """Grade what the agent of a rollout left."""
+        graded = await self.grade(self._task(state), carried)
+        state["harbor_reward"] = graded.rewards.pop("reward")
+        state["external_metrics"] = graded.rewards
 
     async def attempt(self, task: HarborTask, script: str = "") -> Graded:
         """What the verifier gives after a script of the task, `solution/solve.sh` or one of `cheats/`, or nothing.
@@ -216,7 +233,7 @@ class HarborEnv(SandboxEnv):
             )
             if script == SOLVE and not result.ok:
                 raise EnvError(f"task {task.name}: {SOLVE}: {said(result)}")
-            carried = await self._carry(box, task)
+            carried = await self.carry(box, task)
         return await self.grade(task, carried)
 
     async def grade(self, task: HarborTask, carried: list[CarriedPath]) -> Graded:
@@ -294,7 +311,7 @@ class HarborEnv(SandboxEnv):
         finally:
             await to_the_end(self.sandbox_client.delete(handle.id))
 
-    async def _carry(self, box: Sandbox, task: HarborTask) -> list[CarriedPath]:
+    async def carry(self, box: Sandbox, task: HarborTask) -> list[CarriedPath]:
         """Raises SandboxFileError for what is too large or cannot be read: of the agent's doing, and graded 0."""
         for hook in task.table.verifier.collect:
             result = await box.exec(hook.command, cwd=task.dockerfile.workdir, timeout_s=hook.timeout_sec)

@@ -11,6 +11,7 @@ import asyncio
 import platform
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -83,14 +84,15 @@ class AgentProgram(CommandProgram):
             await sandbox.write(f"{home}/{path}", _filled(content, values).encode())
         if preset.registry == "whet":
             await sandbox.write(f"{home}/.whet-agent.py", Path(bash_loop.__file__).read_bytes())
-        arguments = [str(await self._value(value, task, state)) for value in self.config.args]
-        variables = await self._variables(task, state, opening, home)
+        started = await super()._invocation(task, state, sandbox, opening, home)
+        own = {name: _filled(value, values) for name, value in preset.env.items()}
         if host_programs.to_be_shown(preset.programs):
-            variables["PATH"] = host_programs.path_with_shown(variables.get("PATH"))
-        return Invocation(
-            [*(_filled(word, values) for word in preset.command), *arguments],
-            {**{name: _filled(value, values) for name, value in preset.env.items()}, **variables},
-            _filled(preset.stdin, values).encode(),
+            own["PATH"] = host_programs.path_with_shown(started.variables.get("PATH"))
+        return replace(
+            started,
+            argv=[*(_filled(word, values) for word in preset.command), *started.argv],
+            variables={**own, **started.variables},
+            stdin=_filled(preset.stdin, values).encode(),
         )
 
     def _called(self, started: Invocation) -> str:

@@ -76,6 +76,8 @@ class Invocation:
     argv: list[str]
     variables: dict[str, str]
     stdin: bytes = b""
+    cwd: str | None = None
+    timeout_s: float = 0
 
 
 class CommandProgram:
@@ -133,7 +135,13 @@ class CommandProgram:
         self, task: Task, state: TaskState, sandbox: Sandbox, opening: Opening, home: str
     ) -> Invocation:
         """How the command is started, in a sandbox that is prepared."""
-        return Invocation(await self._argv(task, state), await self._variables(task, state, opening, home))
+        config = self._sandboxes.config
+        return Invocation(
+            await self._argv(task, state),
+            await self._variables(task, state, opening, home),
+            cwd=self._workdir,
+            timeout_s=config.command_timeout or config.timeout_minutes * 60,
+        )
 
     async def _prepare(self, task: Task, state: TaskState, sandbox: Sandbox) -> str:
         """Copy folders and files, run the setup commands, write the prompt; returns the home directory inside."""
@@ -166,15 +174,13 @@ class CommandProgram:
         return posixpath.join(self._workdir or "", path)
 
     async def _attempt(self, sandbox: Sandbox, started: Invocation, state: TaskState, opening: Opening) -> None:
-        minutes = self._sandboxes.config.timeout_minutes
-        limit = self._sandboxes.config.command_timeout or minutes * 60
         try:
             result = await sandbox.exec(
                 started.argv,
                 stdin=started.stdin,
-                cwd=self._workdir,
+                cwd=started.cwd,
                 env=started.variables,
-                timeout_s=limit,
+                timeout_s=started.timeout_s,
                 output_bytes=OUTPUT_BYTES,
             )
         except asyncio.CancelledError:  # the rollout has ended before its program: the artifacts so far count
