@@ -93,7 +93,7 @@ def test_tokens_follow_pointer_and_arrow_keys(page: Page, here: str) -> None:
     expect_query(page, token="0")
     page.keyboard.press("n")
     expect_query(page, token="3")
-    page.get_by_role("link", name="advantage").click()
+    page.get_by_role("link", name="advantage", exact=True).click()
     expect(page.locator("#token-list")).to_have_class(re.compile("by-advantage"))
     page.mouse.move(0, 0)  # facts are those of the token under the pointer
     page.reload()
