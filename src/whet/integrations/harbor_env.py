@@ -48,11 +48,16 @@ printf f; cd -- "${1%/*}/" && exec tar -cf - -- "${1##*/}"
 # Of a file's archive, its own name and no other: what packed it ran where the agent could write to its pipe.
 _UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && shift && exec tar --no-same-owner -xf - -- "$@"'
 # Removes what would lead to the tests or the reward, and what a verifier would wait for.
-_HARMLESS = """export tests=$(readlink -m /tests) rewards=$(readlink -m /logs/verifier)
-find /home ! -type f ! -type d ! -type l -delete
-exec find /home -type l -exec sh -c 'for link; do
-  case $(readlink -m -- "$link")/ in "$tests"/*|"$rewards"/*|/proc/*) rm -f -- "$link";; esac
-done' sh {} +
+_HARMLESS = """
+import os
+closed = (*(os.path.realpath(path) + "/" for path in ("/tests", "/logs/verifier")), "/proc/")
+for folder, folders, files in os.walk("/home"):
+    for path in (os.path.join(folder, name) for name in folders + files):
+        if os.path.islink(path):
+            if (os.path.realpath(path) + "/").startswith(closed):
+                os.unlink(path)
+        elif not os.path.isfile(path) and not os.path.isdir(path):
+            os.unlink(path)
 """
 # In a grading box all but the tests have this system's PATH: that of the task may begin with a folder of the agent's.
 _TEST = 'bash=$(command -v bash); export PATH="$TASK_PATH"; unset TASK_PATH; exec "$bash" /tests/test.sh > "$1" 2>&1'
@@ -246,7 +251,9 @@ class HarborEnv(SandboxEnv):
             variables["TASK_PATH"] = variables.pop("PATH")
             for one in carried:
                 await _unpack(box, one)
-            await done(box, ["sh", "-c", _HARMLESS])
+            cleaned = await box.exec(["python3", "-I", "-S", "-c", _HARMLESS], timeout_s=COMMAND_S)
+            if not cleaned.ok:
+                raise SandboxFileError(f"what the agent left cannot be shown to the verifier: {said(cleaned)}")
             for path in (REWARDS, TESTS):
                 await done(box, ["sh", "-c", _EMPTY, "sh", path])
             try:
