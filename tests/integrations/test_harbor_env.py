@@ -108,6 +108,16 @@ def test_dockerfile_is_carried_out_once(bubblewrap: None, task: Make, rollout: P
     assert rollout(folder, copy, writable=["/extra"])[1] != [key]
 
 
+def test_single_file_is_copied_to_a_path_of_its_own(bubblewrap: None, task: Make, rollout: Play) -> None:
+    text = "FROM x\nWORKDIR /app\nCOPY data/words.txt /words.txt\nCOPY run.sh /opt/run.sh\nCOPY run.sh /app\n"
+    test = 'if [ "$(cat /words.txt)" = "one two three" ] && [ "$(cat out)" = x ]; then r=1; else r=0; fi\n'
+    folder = task(environment__Dockerfile=text, tests__test_DOT_sh=test + "echo $r > /logs/verifier/reward.txt")
+    state, (ls,) = rollout(
+        folder, "cat /words.txt; ls /app; test -x /opt/run.sh; echo $?; echo x > /words.txt; echo x > out"
+    )
+    assert (ls.split(), state["reward"]) == (["one", "two", "threerun.sh", "0"], 1.0)
+
+
 def test_two_processes_make_one_image(bubblewrap: None, task: Make, harbor_cache: Path) -> None:
     random = "FROM x\nWORKDIR /app\nRUN head -c 9 /dev/urandom | base64 > key\n"
     folder = task(environment__Dockerfile=random)

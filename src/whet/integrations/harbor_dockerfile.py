@@ -54,6 +54,7 @@ class Dockerfile:
     steps: list[Step] = field(default_factory=list)
     writable: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)  # folders that can be written to in any case and are the task's
+    files: list[str] = field(default_factory=list)  # of `writable`, such as /data.json, and as it made them in any box
     requirements: dict[str, int] = field(default_factory=dict)  # packages of Python, and the line of each
     user: tuple[int, str] | None = None  # the line and name of a user other than root
 
@@ -211,8 +212,10 @@ def _copy(made: Dockerfile, line: int, word: str, text: str) -> Step:
     if any(file.name.endswith((".tar", ".gz", ".tgz", ".bz2", ".xz")) for file in files) and word == "ADD":
         raise made.refuse(line, "ADD of an archive is not possible without Docker; use COPY and RUN tar")
     full = posixpath.normpath(posixpath.join(made.workdir or "/", to))
-    made.own(line, full)
     folder = to.endswith(("/", "/.")) or to == "." or len(files) > 1 or full in (made.workdir, *made.writable)
+    made.own(line, full)
+    if not folder and full in made.writable and files[0].is_file():
+        made.files.append(full)
     return Step(line, HOME, {}, files=tuple(files), to=f"{full}/" if folder else full, mode=mode[1] if mode else "")
 
 

@@ -133,7 +133,7 @@ async def _archive(box: Sandbox, made: Dockerfile, build_s: float) -> bytes:
                 raise made.refuse(step.line, f"RUN failed with {said(result)}")
             continue
         try:
-            await _copy_into(box, step)
+            await _copy_into(box, step, made.files)
         except SandboxFileError as error:
             raise made.refuse(step.line, f"COPY failed: {str(error).rstrip('.')}") from error
     packed = await box.exec(["sh", "-c", _PACK], timeout_s=COMMAND_S, output_bytes=4 * GIB)
@@ -142,12 +142,15 @@ async def _archive(box: Sandbox, made: Dockerfile, build_s: float) -> bytes:
     return packed.stdout_bytes
 
 
-async def _copy_into(box: Sandbox, step: Step) -> None:
+async def _copy_into(box: Sandbox, step: Step, files: list[str]) -> None:
     for file in step.files:
         path = step.to
         if file.is_file():
             is_folder = step.to.endswith("/") or (await box.exec(["test", "-d", step.to])).ok
             path = f"{step.to.rstrip('/')}/{file.name}" if is_folder else step.to
+            if step.to in files:  # so far the folder that a link leads to
+                path = step.to
+                await done(box, ["sh", "-c", 'rmdir -- "$(readlink -f -- "$1")" || [ -f "$1" ]', "sh", path])
         await box.upload(file, path)
         mode = step.mode or ("+x" if file.is_file() and file.stat().st_mode & 0o100 else "")
         if mode:

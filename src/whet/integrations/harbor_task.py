@@ -167,6 +167,7 @@ class HarborTask:
         shared = self.table.verifier.environment_mode == "shared"
         folders = [*self.dockerfile.writable, *self.dockerfile.others, self.dockerfile.workdir] if shared else []
         paths = sorted({*folders, *self.table.artifacts, "/logs/artifacts"})
+        paths = [path for path in paths if path not in self.dockerfile.files]
         return [path for path in paths if not any(path.startswith(f"{other}/") for other in paths)]
 
 
