@@ -62,7 +62,6 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "whet",
         *_TYPES,
         f"{_HERE}.names:ToolRubric,quiet_verifiers",
-        f"{_AGENTS}.cli_agent_env:CliAgentEnv",
     ),
     "verifiers.types": _TYPES,
     "verifiers.errors": ("whet.errors",),
@@ -203,6 +202,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
 }
 _EXPERIMENTAL = "verifiers.envs.experimental"
 _RENAMED = {
+    ("verifiers", "CliAgentEnv"): f"{_AGENTS}.cli_agent_env:CliAgentEnv",
     ("verifiers", "HarborEnv"): f"{_AGENTS}.harbor_env:HarborAgentEnv",
     (f"{_EXPERIMENTAL}.harbor_env", "HarborEnv"): f"{_AGENTS}.harbor_env:HarborAgentEnv",
     (f"{_EXPERIMENTAL}", "Task"): f"{_AGENTS}.composable_tasks:ComposableTask",
