@@ -301,6 +301,7 @@ def test_a_teacher_of_other_tokens_is_refused_by_name(tmp_path: Path) -> None:
         ({"algorithm": {"reference": "whet/tiny", "loss": "cross_entropy"}}, "imitates all rollouts"),
         ({"eval": {"env": ENVIRONMENTS[1:]}}, "not learned from"),
         ({"algorithm": {"reference": "current"}}, "teacher of opsd alone"),
+        ({"env": OPSD, "algorithm": {"distill_top_k": 4}}, "distill_top_k needs a teacher"),
         ({"env": ENVIRONMENTS[:1], "algorithm": {}, "teacher": {"url": "http://h/v1"}}, "teacher. has no effect"),
         ({"teacher": {"url": "http://h/v1"}}, "reference has no effect"),
         ({"algorithm": {}, "teacher": {"url": "http://h/v1"}, "sampling": {"temperature": 0.7}}, "of temperature 1"),

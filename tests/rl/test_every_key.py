@@ -46,6 +46,7 @@ from whet.rl.monitors.trackers import trackers
 from whet.rl.placement import placement
 from whet.rl.plan import plan_training
 from whet.rl.run import run_training
+from whet.rl.sections.algorithm import INITIAL
 from whet.rl.sections.spellings import REASONS
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.supervision import backends
@@ -223,6 +224,8 @@ def learned(config: RunConfig) -> str:
     if selects is not None:
         chosen = selected(selects, shown.logprobs, shown, config.algorithm, np.random.default_rng(0))
         shown = replace(shown, selected=chosen)
+    if config.distilled:
+        shown = replace(shown, distilled=np.ones(shown.sequences, bool))
     driver: Any = SimpleNamespace(config=config, learner=learner)
     for _ in range(4):
         loss = learner.forward_backward(shown, config.algorithm)
@@ -232,6 +235,11 @@ def learned(config: RunConfig) -> str:
         weights = read_checkpoint(Path(directory))
     learner.close()
     return hashlib.sha256(b"".join(weights[name].numpy().tobytes() for name in sorted(weights))).hexdigest()
+
+
+def distilled(config: RunConfig) -> str:
+    """The same where the first weights are the teacher, which they leave by their advantages."""
+    return learned(config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"reference": INITIAL})}))
 
 
 def checkpointed_layers(config: RunConfig) -> int:
@@ -509,6 +517,7 @@ def moments(seen: Any) -> set[str]:
     return {row["moment"] for row in seen.evaluations}
 
 
+TAUGHT = ("--env.0.algorithm", "opd", "--algorithm.reference", "whet/tiny")
 TEACHER = ("--env.0.algorithm", "opd", "--teacher.url", "http://127.0.0.1:1/v1")
 KEYS: dict[str, InRuns | InPart | Refused] = {
     "name": InRuns(lambda seen: seen.directory.name),
@@ -597,6 +606,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "algorithm.entropy_step": InPart(controlled, "0.5", ("--algorithm.entropy_target", "0.2")),
     "algorithm.reference": InPart(lambda config: made(config, "make_learner")["reference"], "whet/tiny", KL),
     "algorithm.reset_reference": InPart(learned, "2", (*STEP, *KL)),
+    "algorithm.distill_top_k": InPart(distilled, "4", (*STEP, *TAUGHT)),
     "algorithm.reference_decay": InPart(learned, "0.5", (*STEP, *KL)),
     "algorithm.reset_optimizer": InPart(learned, "true", (*STEP, *KL, "--algorithm.reset_reference", "2")),
     "algorithm.advantage": InPart(assembled, "rloo"),

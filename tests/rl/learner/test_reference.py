@@ -17,7 +17,7 @@ from whet.errors import ConfigError, ModelLoadError, TrainingError
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.forward import forward_pass
 from whet.rl.learner.protocol import OptimParams
-from whet.rl.learner.reference import kl_to_reference
+from whet.rl.learner.reference import kl_of_likeliest, kl_to_reference
 from whet.rl.sections.algorithm import LossConfig
 
 KL = LossConfig(loss="cross_entropy", kl_coef=0.5)
@@ -233,6 +233,58 @@ def test_a_reset_reference_is_the_policy_of_then_and_is_saved(make, batch, kind,
     torch.manual_seed(1)
     assert again.forward_backward(batch, KL).loss == output.loss
     assert all(torch.equal(one, gradients(again)[name]) for name, one in gradients(learner).items())
+
+
+@pytest.mark.parametrize("count", [3, 99])
+def test_the_kl_over_likeliest_tokens_and_the_rest_is_that_of_the_formula(count):
+    """In double precision, over a vocabulary of 7."""
+    torch.manual_seed(0)
+    logits_NV, other_NV = torch.randn(2, 5, 7, dtype=torch.float64)
+    logits_NV.requires_grad_()
+    p_NV, q_NV = logits_NV.softmax(-1), other_NV.softmax(-1)
+    ids_NK = logits_NV.topk(min(count, 7)).indices
+    found_N = kl_of_likeliest(p_NV.log().gather(1, ids_NK), q_NV.log().gather(1, ids_NK))
+    whole_N = (p_NV * (p_NV / q_NV).log()).sum(-1)
+    parts = [[], []]
+    for p_V, q_V, ids_K in zip(p_NV, q_NV, ids_NK, strict=True):
+        for part, probabilities_V in zip(parts, (p_V, q_V), strict=True):
+            kept = [probabilities_V[n] for n in ids_K.tolist()]
+            rest = [probabilities_V[n] for n in range(7) if n not in ids_K.tolist()]
+            part.append(torch.stack([*kept, *([sum(rest)] if rest else [])]))
+    coarse_N = torch.stack([(p * (p / q).log()).sum() for p, q in zip(*parts, strict=True)])
+    torch.testing.assert_close(found_N, coarse_N if count < 7 else whole_N, rtol=1e-9, atol=1e-9)
+    assert (found_N <= whole_N + 1e-9).all()
+    found, expected = (torch.autograd.grad(of.sum(), logits_NV, retain_graph=True)[0] for of in (found_N, coarse_N))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("lora", "kept"), [(None, 4), (LORA, 4), (None, 61)])
+def test_distillation_over_likeliest_tokens_has_the_gradient_of_plain_autograd(make, model_dir, batch, lora, kept):
+    learner = make(OptimizerConfig(type="sgd"), lora, reference="initial", micro_batch_tokens=12)
+    for _ in range(3):
+        step(learner, batch)
+    taught = dataclasses.replace(batch, advantages=0 * batch.advantages, distilled=np.ones(batch.sequences, bool))
+    output = learner.forward_backward(taught, LossConfig(loss="ppo", distill_top_k=kept))
+    found = gradients(learner)
+    learner.optimizer.clear_gradients()
+
+    model = learner.weights.model
+    reference = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+    total = torch.zeros(())
+    for start, stop in itertools.pairwise(batch.cu_seqlens.tolist()):
+        ids, trained = torch.from_numpy(batch.ids[start:stop]).long(), torch.from_numpy(batch.trained[start:stop])
+        temperatures = torch.from_numpy(batch.temperatures[start:stop])[1:][trained[1:], None]
+        logs = [
+            (one(ids[None]).logits[0, :-1][trained[1:]] / temperatures).log_softmax(-1) for one in (model, reference)
+        ]
+        top = logs[0].detach().topk(kept).indices
+        total = total + kl_of_likeliest(logs[0].gather(1, top), logs[1].detach().gather(1, top)).sum()
+    total.backward()
+    assert output.sums["kl_teacher"] == pytest.approx(float(total), rel=1e-5)
+    assert float(total) > 0.1
+    scale = max(gradient.abs().max() for gradient in gradients(learner).values()).item()
+    for name, gradient in gradients(learner).items():
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-5 * scale)  # both in float32
 
 
 @pytest.mark.parametrize("lora", [None, LORA])

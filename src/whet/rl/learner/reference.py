@@ -55,6 +55,8 @@ from whet.rl.learner.optim import hold
 from whet.rl.learner.weights import Weights
 from whet.rl.sections.algorithm import KLEstimator, LossConfig
 
+LEAST_REST = 1e-6
+"""Probability that a sum of probabilities in float32 may lack."""
 FILE = "reference.safetensors"
 """In a checkpoint, where it has been reset."""
 
@@ -142,12 +144,13 @@ def kl_terms(
     reference_N: Tensor | None,
     loss: LossConfig,
     tensor: Callable[[NDArray[Any]], Tensor],
+    likeliest: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[LossInputs, Tensor, dict[str, float]]:
     """The KL to the reference: in the advantages, or what it adds to the loss; and its sums.
 
     Tokens that are distilled have the whole KL in their loss, to the teacher where the batch has its logprobs. It
     is `k1`: the others' gradients are not that of the KL where the two policies are far apart. `tensor` brings an array
-    to the device.
+    to the device. `likeliest`: logprobs [N, K] of the learner's likeliest tokens, its own and the reference's.
     """
     logprobs_N = inputs.logprobs_N
     added_N, sums = torch.zeros_like(logprobs_N), dict[str, float]()
@@ -158,7 +161,8 @@ def kl_terms(
         if batch.teacher_logprobs is not None:
             teacher_N = tensor(batch.teacher_logprobs[layout.targets])
         assert teacher_N is not None, "the batch has the teacher's logprobs, or the learner a reference"
-        added_N = kl_to_reference(logprobs_N, teacher_N, "k1").masked_fill(~taught_N, 0)
+        kl_N = kl_of_likeliest(*likeliest) if likeliest else kl_to_reference(logprobs_N, teacher_N, "k1")
+        added_N = kl_N.masked_fill(~taught_N, 0)
         sums = {"kl_teacher": added_N.detach().sum().item(), "distilled": float(taught_N.sum().item())}
     if loss.kl_coef and reference_N is not None:
         of_N = logprobs_N if loss.kl_in == "loss" else inputs.sampled_logprobs_N
@@ -170,6 +174,17 @@ def kl_terms(
             to_come_N = sums_to_come(kl_N, layout.targets, batch.sequence_of_token[layout.targets])
             inputs = replace(inputs, advantages_N=inputs.advantages_N - loss.kl_coef * to_come_N)
     return inputs, added_N, sums
+
+
+def kl_of_likeliest(logprobs_NK: Tensor, reference_NK: Tensor) -> Tensor:
+    """KL(learner || reference) [N] of distributions over K tokens and the rest, which counts as one more token.
+
+    It is at most the KL over all tokens, and has all of its gradient within the K tokens.
+    """
+    p_NK = logprobs_NK.exp()
+    rest_N, rest_of_reference_N = ((1 - part_NK.sum(1)).clamp(min=LEAST_REST) for part_NK in (p_NK, reference_NK.exp()))
+    of_rest_N = rest_N * (rest_N.log() - rest_of_reference_N.log())
+    return (p_NK * (logprobs_NK - reference_NK)).sum(1) + of_rest_N
 
 
 def sums_to_come(values_N: Tensor, targets_N: NDArray[np.int64], sequence_N: NDArray[np.int32]) -> Tensor:

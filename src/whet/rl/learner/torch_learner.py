@@ -123,6 +123,8 @@ class TorchLearner(Learner):
         micros, fault = self._micro_batches(batch), None
         taught = batch.distilled is not None and batch.teacher_logprobs is None
         compared = loss.kl_coef or taught or (self._reference is not None and not self._alone)
+        if loss.distill_top_k:
+            micros = self._with_likeliest(micros, loss.distill_top_k)
         references = self._references(micros) if compared else [None] * len(micros)
         wholes = self._wholes(micros) if self._dropouts and (sampled or compared) else [None] * len(micros)
         self.weights.model.eval()
@@ -137,10 +139,15 @@ class TorchLearner(Learner):
                 continue
             if whole is not None:
                 logprobs_N, entropies_N = map(_valued, (logprobs_N, entropies_N), whole)
+            added_N, likeliest, kl_sums = None, None, dict[str, float]()
+            if loss.distill_top_k:
+                logprobs_N, others_NK = logprobs_N[:, 0], logprobs_N[:, 1:]
+                if reference_N is not None:
+                    reference_N, likeliest = reference_N[:, 0], (others_NK, reference_N[:, 1:])
             inputs = self._loss_inputs(batch, micro.layout, logprobs_N)
-            added_N, kl_sums = None, dict[str, float]()
             if reference_N is not None or batch.teacher_logprobs is not None:
-                inputs, added_N, kl_sums = kl_terms(batch, micro.layout, inputs, reference_N, loss, self._pass.tensor)
+                given = batch, micro.layout, inputs, reference_N, loss, self._pass.tensor, likeliest
+                inputs, added_N, kl_sums = kl_terms(*given)
             terms, limited_tokens = limited(function, inputs, loss)
             _add(output.sums, limited_tokens)
             _add(output.sums, kl_sums)
@@ -294,6 +301,13 @@ class TorchLearner(Learner):
         """What each micro-batch is under the policy itself, without dropout: that is what was sampled with."""
         self.weights.model.eval()
         return list(self._forward(micros))
+
+    @torch.no_grad()
+    def _with_likeliest(self, micros: Sequence[MicroBatch], count: int) -> list[MicroBatch]:
+        """Micro-batches in which each target has so many of the policy's likeliest tokens beside it."""
+        self.weights.model.eval()
+        ids = self._forward([replace(micro, others=count) for micro in micros])
+        return [replace(micro, others=ids_NK) for micro, (ids_NK, _) in zip(micros, ids, strict=True)]
 
     def _references(self, micros: Sequence[MicroBatch]) -> Iterator[Tensor]:
         """The reference's logprobs of each micro-batch: computed on demand, or earlier in the thread."""

@@ -134,6 +134,12 @@ class LossConfig(StrictModel):
         description="Where that KL is: added to a token's loss; or taken off the reward of each token, so that its "
         "advantage has that of all later tokens of its sequence too.",
     )
+    distill_top_k: int = Field(
+        0,
+        ge=0,
+        description="Of opd: the KL to the teacher is over this many likeliest tokens of the student, and the rest as "
+        "one; 0: it is that of the sampled token.",
+    )
     entropy_coef: float = Field(0.0, ge=0, description="Entropy bonus per token: coefficient times nats.")
 
     @model_validator(mode="before")

@@ -116,6 +116,18 @@ def a_teacher_teaches(run: RunConfig) -> str | None:
     return None
 
 
+def the_learner_has_the_whole_distribution_of_its_teacher(run: RunConfig) -> str | None:
+    if not run.algorithm.distill_top_k:
+        return None
+    if run.hinted or run.teacher is not None or not run.distilled:
+        return (
+            'distill_top_k needs a teacher that the learner has, and its prompts: algorithm = "opd", and no [teacher]'
+        )
+    if run.algorithm.renormalise_cuts:
+        return "distill_top_k is of all tokens, and renormalise_cuts compares within what was left to draw. Remove one."
+    return None
+
+
 def a_teacher_at_an_endpoint_scores_what_was_sampled(run: RunConfig) -> str | None:
     if run.teacher is None:
         return None
@@ -253,6 +265,7 @@ RULES: tuple[Rule, ...] = (
     early_stopping_can_act,
     environments_have_one_share_each,
     a_teacher_teaches,
+    the_learner_has_the_whole_distribution_of_its_teacher,
     a_teacher_at_an_endpoint_scores_what_was_sampled,
     environments_have_names_of_their_own,
     rollouts_of_a_group_differ,

@@ -23,6 +23,7 @@ FAR = LossConfig(loss="ppo", kl_coef=0.1, kl_estimator="k2")  # the exponential 
 REWARD_KL = LossConfig(loss="ppo", kl_coef=0.3, kl_in="reward", kl_estimator="k1")
 UNEVEN = ((6, 9), (1, 5), (2, 4))
 ONE_GROUP = ((3, 9),)
+TOP = LossConfig(loss="ppo", distill_top_k=5)
 
 
 @dataclasses.dataclass
@@ -60,6 +61,13 @@ CASES = {
     "a teacher that was shown something else, one rank without a part": Case(
         3, loss=PPO, taught=True, shown=True, groups=((2, 6), (2, 5)), options={"optimizer": SGD}
     ),
+    "likeliest tokens of a teacher, one rank without a part": Case(
+        3, loss=TOP, taught=True, groups=((2, 6), (2, 5)), options={"optimizer": SGD, "reference": "{models}/llama"}
+    ),
+    "likeliest tokens, transformers' own forward": Case(
+        2, "gpt2", loss=TOP, taught=True, options={"optimizer": SGD, "reference": "{models}/gpt2"}
+    ),
+    "likeliest tokens, lora": Case(2, loss=TOP, taught=True, options={"lora": LORA, "reference": "initial"}),
     "kl to a model of transformers' own forward": Case(2, loss=KL, options={"reference": "{models}/gpt2"}),
     "lora, kl to its base": Case(3, loss=KL, options={"lora": LORA, "reference": "initial", "micro_batch_tokens": 20}),
     "two groups that hold the same": Case(4, options={"shard_ranks": 2, "micro_batch_tokens": 20}),

@@ -34,7 +34,7 @@ from whet.rl.learner.config import LearnerConfig
 from whet.rl.learner.forward.compiled import check_compiler
 from whet.rl.learner.forward.decoder import LayerCall, hidden_states
 from whet.rl.learner.forward.layout import Index, TokenLayout, micro_batches
-from whet.rl.learner.forward.logprobs import Kept, LowRankLogits, token_logprobs
+from whet.rl.learner.forward.logprobs import Kept, LowRankLogits, likeliest_tokens, token_logprobs
 
 Layout: TypeAlias = "TokenLayout | PlainLayout"
 """A micro-batch, for whet's own forward pass or for that of transformers."""
@@ -48,6 +48,9 @@ class MicroBatch:
     layout: Layout
     filler: bool = False  # computed only because other ranks compute one more; it counts for nothing
     name: str = "micro-batch"  # for people
+    others: Tensor | int | None = None
+    """Tokens beside each target: ids [N, K], whose logprobs follow the target's. Or a number, K: the ids of so many of
+    the likeliest are returned in place of logprobs."""
 
 
 class ForwardPass:
@@ -76,27 +79,32 @@ class ForwardPass:
         return [MicroBatch(batch, layout) for layout in padded_micro_batches(batch, budget, vocab_size)]
 
     def logprobs(self, model: Any, micro: MicroBatch) -> tuple[Tensor, Tensor]:
-        """log p and entropy of a micro-batch's N targets under `model`."""
+        """log p and entropy of a micro-batch's N targets under `model`; with `others` log p [N, 1 + K]."""
         half = self._computation.dtype == "bfloat16"
         # No weight is used twice in a pass: to cache them in bfloat16 would only hold them for longer.
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
             if isinstance(micro.layout, PlainLayout):
-                return self._padded(model, micro.batch, micro.layout)
-            return self._flat(model, micro.batch, micro.layout)
+                return self._padded(model, micro.batch, micro.layout, micro.others)
+            return self._flat(model, micro.batch, micro.layout, micro.others)
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def _padded(self, model: Any, batch: PackedBatch, layout: PlainLayout) -> tuple[Tensor, Tensor]:
+    def _padded(
+        self, model: Any, batch: PackedBatch, layout: PlainLayout, others: Tensor | int | None
+    ) -> tuple[Tensor, Tensor]:
         return padded_logprobs(
             model,
             layout,
             self.tensor(batch.ids[layout.targets]).long(),
             self.tensor(batch.temperatures[layout.targets]),
             self._kept(batch, layout.targets),
+            others,
         )
 
-    def _flat(self, model: Any, batch: PackedBatch, layout: TokenLayout) -> tuple[Tensor, Tensor]:
+    def _flat(
+        self, model: Any, batch: PackedBatch, layout: TokenLayout, others: Tensor | int | None
+    ) -> tuple[Tensor, Tensor]:
         hidden_UD = hidden_states(
             model.model,
             self.tensor(batch.ids[layout.tokens]).long(),
@@ -109,17 +117,27 @@ class ForwardPass:
         if len(layout.predictor_of_distribution) > len(layout.predictors):
             hidden_UD = hidden_UD[self.tensor(layout.predictor_of_distribution)]
         head = getattr(model.lm_head, "base_layer", model.lm_head)
+        matrix, added = getattr(head, "matrix", head.weight), _added_logits(model.lm_head, hidden_UD)
+        targets_N = self.tensor(batch.ids[layout.targets]).long()
+        states_N = self.tensor(layout.distribution_of_target)
+        if isinstance(others, int):
+            return likeliest_tokens(hidden_UD, matrix, others, added)[states_N], hidden_UD.new_empty(0)
+        if others is not None:
+            targets_N, states_N = _with_others(targets_N, others), states_N.repeat_interleave(1 + others.shape[1])
         temperatures_D = self.tensor(batch.temperatures[layout.a_target_of_distribution])
-        return token_logprobs(
+        logprobs_N, entropies_N = token_logprobs(
             hidden_UD,
-            getattr(head, "matrix", head.weight),
-            self.tensor(batch.ids[layout.targets]).long(),
-            self.tensor(layout.distribution_of_target),
+            matrix,
+            targets_N.flatten(),
+            states_N,
             F.pad(temperatures_D, (0, len(hidden_UD) - len(temperatures_D)), value=1.0),  # of padding
             self._kept(batch, layout.a_target_of_distribution),
-            _added_logits(model.lm_head, hidden_UD),
+            added,
             fused=self._computation.compile,
         )
+        if others is None:
+            return logprobs_N, entropies_N
+        return logprobs_N.view_as(targets_N), entropies_N.view_as(targets_N)[:, 0]
 
     def _kept(self, batch: PackedBatch, targets: Index) -> Kept | None:
         """What the sampler's cuts left of the distribution of each target, where probabilities are compared in that."""
@@ -128,6 +146,10 @@ class ForwardPass:
         kept = batch.kept.take(targets)
         states = np.repeat(np.arange(len(kept)), kept.counts)
         return Kept(self.tensor(states), self.tensor(kept.ids).long())
+
+
+def _with_others(targets_N: Tensor, others_NK: Tensor) -> Tensor:
+    return torch.cat([targets_N[:, None], others_NK], 1)
 
 
 def _added_logits(head: Any, hidden_UD: Tensor) -> LowRankLogits | None:
@@ -187,11 +209,16 @@ def _rectangle(batch: PackedBatch, spans: Sequence[tuple[int, int]]) -> PlainLay
 
 
 def padded_logprobs(
-    model: Any, layout: PlainLayout, targets_N: Tensor, temperatures_N: Tensor, kept: Kept | None
+    model: Any,
+    layout: PlainLayout,
+    targets_N: Tensor,
+    temperatures_N: Tensor,
+    kept: Kept | None,
+    others: Tensor | int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """log softmax(logits / temperature)[target], and the entropy of that distribution in nats; fp32 [N].
 
-    With `kept` the softmax is over these tokens of each target alone.
+    `others` as in `MicroBatch`. With `kept` the softmax is over these tokens of each target alone.
     """
     device = targets_N.device
     ids_BT = torch.from_numpy(layout.ids_BT).to(device)
@@ -205,6 +232,10 @@ def padded_logprobs(
         target_N = layout.column_N
     logits_BKV = model(ids_BT, use_cache=False, **options).logits
     logits_NV = logits_BKV[torch.from_numpy(layout.row_N).to(device), torch.from_numpy(target_N).to(device)]
+    if isinstance(others, int):
+        return logits_NV.topk(min(others, logits_NV.shape[1])).indices, logits_NV.new_empty(0)
+    if others is not None:
+        targets_N = _with_others(targets_N, others)
     # Computed again for its gradient, so that no more than the logits themselves is held.
     outputs: tuple[Tensor, Tensor] = checkpoint(
         _of_logits, logits_NV, targets_N, temperatures_N, kept, use_reentrant=False
@@ -222,7 +253,7 @@ def _of_logits(
         cut_NV = kept.cut(slice(0, logits_NV.shape[0]), slice(0, logits_NV.shape[1]))
         logs_NV = logits_NV.masked_fill(cut_NV, -math.inf).log_softmax(-1)
         summed_NV = logs_NV.masked_fill(cut_NV, 0.0)
-    logprobs_N = logs_NV.gather(1, targets_N[:, None]).squeeze(1)
+    logprobs_N = logs_NV.gather(1, targets_N.view(len(targets_N), -1)).view_as(targets_N)
     return logprobs_N, -(logs_NV.exp() * summed_NV).sum(-1)
 
 

@@ -68,6 +68,21 @@ def token_logprobs(
     return result
 
 
+@torch.no_grad()
+def likeliest_tokens(
+    hidden_UD: Tensor, weight_VD: Tensor | BlockMatrix, count: int, added: LowRankLogits | None
+) -> Tensor:
+    """Ids [U, count] of the largest logits of each hidden state; arguments as of `token_logprobs`."""
+    dtype = product_dtype(hidden_UD.device)
+    weight_VD = weight_VD if isinstance(weight_VD, BlockMatrix) else weight_VD.to(dtype)
+    up_VR = None if added is None else added.up_VR.to(dtype)
+    size = max(1, elements(hidden_UD) // weight_VD.shape[0])
+    parts = hidden_UD.to(dtype).split(size)
+    downs = [None] * len(parts) if added is None else added.down_UR.to(dtype).split(size)
+    logits = (_logits(part, weight_VD, down, up_VR) for part, down in zip(parts, downs, strict=True))
+    return torch.cat([logits_UV.topk(min(count, weight_VD.shape[0])).indices for logits_UV in logits])
+
+
 class LowRankLogits(NamedTuple):
     """What an adapter of the output matrix adds to logits; both get gradients."""
 

@@ -183,6 +183,11 @@ class RankLearner(TorchLearner):
         self._reshard()
         return wholes
 
+    def _with_likeliest(self, micros: Any, count: int) -> list[MicroBatch]:
+        with_ids = super()._with_likeliest(micros, count)
+        self._reshard()
+        return with_ids
+
     def _backward(self, total: Tensor) -> None:
         self._sharded.says("reduce-scatter of gradients")
         super()._backward(total)
