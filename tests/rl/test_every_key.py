@@ -33,6 +33,7 @@ from whet.rl.data.assembly import Assembled, RewardShaper, assemble
 from whet.rl.data.batch import PackedBatch
 from whet.rl.data.curriculum import DrawnTask, MixedCurriculum
 from whet.rl.data.passes import passes_over, selected
+from whet.rl.data.values import with_values
 from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
@@ -327,6 +328,20 @@ def credited(config: RunConfig) -> Any:
     return [values.tolist() for values in found]
 
 
+def valued(config: RunConfig) -> Any:
+    """What a critic expects after two optimiser steps on a batch."""
+    learner, driver = learner_of(config), SimpleNamespace(config=config)
+    states = [rollout(1.0, [3, 4]), rollout(0.5, [5, 6, 7])]
+    group = Group(0, DrawnTask(0, 0, 0, 0), "e", states)
+    done = assemble([group], config.algorithm, RewardShaper(config.algorithm), temperature=1.0)
+    done = with_values(done, [group], learner.token_values(done.batch)[1], config.algorithm)
+    for _ in range(2):
+        loss = learner.forward_backward(done.batch, config.algorithm)
+        driver.learner = learner
+        learner.optim_step(Orchestrator._params(cast(Any, driver), loss.tokens))
+    return learner.token_values(done.batch)[1].tolist()
+
+
 def told(config: RunConfig) -> list[tuple[int, str]]:
     """When a wait that never ends is told, acted on and given up, after one that took 100 s."""
     waits, found = WaitTable(config.watchdog), []
@@ -443,6 +458,7 @@ STEP = ("--max_steps", "4", "--learning_rate", "1e-2")
 COSINE = (*STEP, "--optimizer.schedule", "cosine")
 KL = ("--algorithm.kl_coef", "0.5")
 CLIP_COV = ("--algorithm.loss", "clip_cov", "--algorithm.cov_low", "0.1", "--algorithm.cov_share", "0.1")
+GAE = ("--algorithm.advantage", "gae")
 RETURNS = ("--algorithm.advantage", "step_returns")
 LENGTH = ("--algorithm.length_penalty", "0.5", "--algorithm.length_penalty_full", "6")
 REPEATED = ("--algorithm.repetition_penalty", "1", "--algorithm.repetition_ngram", "2")
@@ -605,6 +621,9 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "algorithm.entropy_target": InPart(controlled, "0.2"),
     "algorithm.entropy_step": InPart(controlled, "0.5", ("--algorithm.entropy_target", "0.2")),
     "algorithm.reference": InPart(lambda config: made(config, "make_learner")["reference"], "whet/tiny", KL),
+    "algorithm.critic.learning_rate": InPart(valued, "0.5", GAE),
+    "algorithm.critic.gae_lambda": InPart(valued, "0.5", GAE),
+    "algorithm.critic.value_clip": InPart(valued, "1e-6", GAE),
     "algorithm.reset_reference": InPart(learned, "2", (*STEP, *KL)),
     "algorithm.distill_top_k": InPart(distilled, "4", (*STEP, *TAUGHT)),
     "algorithm.reference_decay": InPart(learned, "0.5", (*STEP, *KL)),

@@ -193,8 +193,13 @@ FOLLOWING = {
 }
 
 
+CRITIC = {"advantage": "gae", "reward_norm": "none"}
+
+
 @pytest.mark.parametrize(
-    "passes", [{}, PASSES, FOLLOWING], ids=["one step", "several steps a batch", "a reference that follows"]
+    "passes",
+    [{}, PASSES, FOLLOWING, CRITIC],
+    ids=["one step", "several steps a batch", "a reference that follows", "a critic"],
 )
 def test_with_everything_switched_on_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(run, models, passes):
     """The reference and the running statistics are those of the first step, not those of the checkpoint."""
@@ -206,6 +211,7 @@ def test_with_everything_switched_on_a_resumed_run_is_bit_for_bit_the_uninterrup
     directory, expected = run(models["dense"], sections=sections, **settings)
     assert expected[0]["policy/kl_ref"] == pytest.approx(0, abs=1e-9 if passes else 0)
     follows = "reset_reference" in passes
+    assert all(("value/loss" in line) == (passes is CRITIC) for line in expected)
     assert [line.get("policy/kl_coef") for line in expected] == (
         [0.1, 0.1 * 0.98] if passes is PASSES else [None, None]
     )

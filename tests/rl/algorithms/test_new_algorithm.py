@@ -87,7 +87,7 @@ def test_one_file_is_an_algorithm_that_a_run_trains_with(way, request, tmp_path)
 
 
 def test_an_algorithm_of_the_folder_is_named_in_messages_and_checked_with_the_config(by_name):
-    with pytest.raises(ValueError, match=r"It is one of grpo, .*discounted"):
+    with pytest.raises(ValueError, match=r"It is one of gae, .*discounted"):
         AlgorithmConfig(advantage="xyz")
     assert AlgorithmConfig(loss=by_name).loss_args == {"bound": 4.0}
     with pytest.raises(ValueError, match="unexpected keyword argument 'gamma'"):

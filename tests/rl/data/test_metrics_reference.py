@@ -64,6 +64,8 @@ ASYNCHRONOUS += [
     "8",
 ]  # until some step has tokens of older weights, and of its own to compare with
 
+CRITIC = ["--algorithm.advantage", "gae", "--max_steps", "1", "--eval.after", "false", "--learner.ranks", "2"]
+
 
 def documented() -> list[str]:
     section = DOCS.read_text(encoding="utf-8").split("\n## Metrics\n")[1].split("\n## ")[0]
@@ -85,6 +87,7 @@ def written(tmp_path_factory: pytest.TempPathFactory, warm_server: Any) -> list[
     for name, config, overrides in (
         ("sync", CONFIG + EVERYTHING, SYNCHRONOUS),
         ("async", CONFIG, ASYNCHRONOUS),
+        ("critic", CONFIG, CRITIC),
     ):
         file = folder / f"{name}.toml"
         file.write_text(config)

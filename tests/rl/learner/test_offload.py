@@ -10,8 +10,8 @@ import torch
 from whet.inference.weights import host_memory
 from whet.inference.weights.host_memory import HostCopies, copied_ahead, in_pieces, to_device
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
+from whet.rl.learner.offload import move_learner
 from whet.rl.learner.protocol import OptimParams
-from whet.rl.learner.torch_learner import move_learner
 from whet.rl.sections.algorithm import LossConfig
 
 KL = LossConfig(loss="cross_entropy", kl_coef=0.5)

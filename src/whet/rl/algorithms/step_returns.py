@@ -89,8 +89,13 @@ def per_token(state: State, values_T: Array) -> Array:
     """A value of each turn, for each of its completion tokens."""
     import numpy as np
 
-    lengths = [len((step.get("tokens") or {}).get("completion_ids", ())) for step in state["trajectory"]]
+    lengths = lengths_of(state)
     return np.repeat(values_T, lengths) if sum(lengths) else np.zeros(())
+
+
+def lengths_of(state: State) -> list[int]:
+    """Completion tokens of each turn."""
+    return [len((step.get("tokens") or {}).get("completion_ids", ())) for step in state["trajectory"]]
 
 
 def _centred(values_N: Array, *, scale: bool) -> Array:

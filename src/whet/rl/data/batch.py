@@ -238,6 +238,8 @@ class PackedBatch:
     weights: NDArray[np.float32] | None = None  # T; what the loss of a token is multiplied with; None: 1
     groups: NDArray[np.int32] | None = None  # B; the group of a sequence, whatever the number; None: of none
     distilled: NDArray[np.bool_] | None = None  # B; learned by the KL to the teacher; None: none is
+    values: NDArray[np.float32] | None = None  # T; what a critic expected before the batch; None: there is none
+    returns: NDArray[np.float32] | None = None  # T; what it learns
     selected: NDArray[np.bool_] | None = None  # T; what the loss has chosen from the whole step; None: nothing
     teacher_logprobs: NDArray[np.float32] | None = None  # T; of distilled tokens; None: those of the reference
 
@@ -281,6 +283,8 @@ class PackedBatch:
             groups=None if self.groups is None else self.groups[chosen],
             distilled=None if self.distilled is None else self.distilled[chosen],
             selected=None if self.selected is None else self.selected[tokens],
+            values=None if self.values is None else self.values[tokens],
+            returns=None if self.returns is None else self.returns[tokens],
             teacher_logprobs=None if self.teacher_logprobs is None else self.teacher_logprobs[tokens],
         )
 

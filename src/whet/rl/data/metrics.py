@@ -128,7 +128,13 @@ def length_metrics(groups: Sequence[Group], lost: Sequence[float]) -> dict[str, 
 
 
 NOT_SEEDED = ("time/", "perf/", "engine/", "memory/")
-POLICY_NAMES = {"clipped": "clip_frac", "truncated": "tis_frac", "masked": "mis_frac", "kl_reference": "kl_ref"}
+POLICY_NAMES = {
+    "clipped": "policy/clip_frac",
+    "truncated": "policy/tis_frac",
+    "masked": "policy/mis_frac",
+    "kl_reference": "policy/kl_ref",
+    "value_loss": "value/loss",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +199,7 @@ def step_metrics(
         "optim/loss": loss.loss / divisor,
         "optim/grad_norm": optim.grad_norm,
         "optim/lr": optim.learning_rate,
-        **{f"policy/{POLICY_NAMES.get(name, name)}": value for name, value in per_token.items()},
+        **{POLICY_NAMES.get(name, f"policy/{name}"): value for name, value in per_token.items()},
         "time/step": timings.step,
         "time/generate": timings.generate,
         "time/score": timings.score,

@@ -65,6 +65,21 @@ class OptimizerConfig(StrictModel):
         return self
 
 
+class CriticConfig(StrictModel):
+    """`[algorithm.critic]`: of advantage = gae, a value head on the policy's hidden states."""
+
+    learning_rate: float = Field(1e-3, gt=0, description="Of the critic's AdamW; it has the policy's schedule.")
+    gae_lambda: float = Field(
+        0.95,
+        ge=0,
+        le=1,
+        description="1: advantages are returns less values; 0: the next token's value stands for the rest.",
+    )
+    value_clip: float | None = Field(
+        0.2, gt=0, description="Values are clipped this far around those before the batch, in the critic's loss."
+    )
+
+
 class LearnerConfig(StrictModel):
     """`[learner]`: how a batch is computed. Only the dtypes change what is learned, as far as they round."""
 

@@ -76,6 +76,7 @@ class OptimParams:
     max_grad_norm: float | None = 1.0
     ends_batch: bool = True  # False between the optimiser steps of one batch: `version` stays
     reference_share: float = 0.0  # behind a batch the reference takes so much of the policy; at 1 it becomes the policy
+    critic_rate: float | None = None  # peak learning rate of the critic, where there is one
     resets_optimizer: bool = False  # behind the step the optimiser's state is that of a new one
 
 
@@ -104,6 +105,10 @@ class Learner(ABC):
     @abstractmethod
     def reference_logprobs(self, batch: PackedBatch) -> NDArray[np.float32]:
         """The same under the reference, which the learner was made with."""
+
+    def token_values(self, batch: PackedBatch) -> NDArray[np.float32]:
+        """[2, T]: `token_logprobs`, and what the critic expects before each of these tokens."""
+        raise NotImplementedError(f"{type(self).__name__} has no critic")
 
     @abstractmethod
     def optim_step(self, params: OptimParams) -> OptimOutput:

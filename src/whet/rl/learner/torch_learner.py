@@ -8,12 +8,11 @@ until `optim_step` divides them. What is trained (`weights`), how it is updated 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -27,9 +26,11 @@ from whet.inference.weights.host_memory import HostCopies
 from whet.rl.algorithms import LossInputs, LossTerms, find, loss_fn
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
+from whet.rl.learner.critic import Critic, taken
 from whet.rl.learner.flops import batch_flops, known_peak
 from whet.rl.learner.forward.forward_pass import ForwardPass, Layout, MicroBatch
 from whet.rl.learner.forward.layout import TokenLayout
+from whet.rl.learner.offload import move_learner
 from whet.rl.learner.optim import Optimizer, schedule_factor
 from whet.rl.learner.packed_base import described
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams, TokenValues
@@ -39,13 +40,6 @@ from whet.rl.learner.saved_state import SavedState, read_state, save_state
 from whet.rl.learner.weights import Weights, forget_published
 from whet.rl.learner.whole import Whole
 from whet.rl.sections.algorithm import LossConfig
-
-
-class Mover(Protocol):
-    """Gives a tensor that takes the place of another; `fixed` are those whose numbers never change."""
-
-    def __call__(self, key: Hashable, tensor: Tensor, *, fixed: bool) -> Tensor: ...
-
 
 NAMED = 3
 """Rollouts that a message names."""
@@ -84,6 +78,7 @@ class TorchLearner(Learner):
         self._max_steps = max_steps
         self._publish_directory = publish_directory
         self._reference = reference
+        self._critic: Critic | None = None
         concurrent = reference_thread and reference is not None and not reference.shared
         self._thread = ThreadPoolExecutor(1, "reference") if concurrent else None
         self._device = weights.model.device
@@ -121,6 +116,8 @@ class TorchLearner(Learner):
         output = LossOutput(loss=0.0, tokens=batch.trained_tokens, peak_flops=self._peak_flops)
         seen = TokenValues(np.zeros(len(batch.ids), np.float32), np.zeros(len(batch.ids), np.bool_))
         micros, fault = self._micro_batches(batch), None
+        if batch.returns is not None:
+            micros = [replace(micro, hidden=[]) for micro in micros]
         taught = batch.distilled is not None and batch.teacher_logprobs is None
         compared = loss.kl_coef or taught or (self._reference is not None and not self._alone)
         if loss.distill_top_k:
@@ -164,6 +161,9 @@ class TorchLearner(Learner):
                 if self._alone:
                     break
             self._backward(total)
+            if batch.returns is not None:
+                assert self._critic is not None, "the values of the batch are its own"
+                _add(output.sums, self._critic.learn(micro, self._pass.tensor, loss.critic))
             _add(output.sums, _diagnostics(inputs, terms, entropies_N, sampled=sampled))
             seen.logprobs_T[micro.layout.targets] = logprobs_N.detach().cpu().numpy()
             if terms.clipped_N is not None:
@@ -184,6 +184,19 @@ class TorchLearner(Learner):
         self.weights.model.eval()
         micros = self._micro_batches(batch)
         return _in_batch(batch, micros, (logprobs_N for logprobs_N, _ in self._forward(micros)))
+
+    @torch.no_grad()
+    def token_values(self, batch: PackedBatch) -> NDArray[np.float32]:
+        """See `Learner`. The first call makes the critic: it expects 0 then."""
+        self.weights.model.eval()
+        if self._critic is None:
+            self._critic = Critic(self.weights.model.config.hidden_size, self._device)
+        micros, critic = [replace(micro, hidden=[]) for micro in self._micro_batches(batch)], self._critic
+        pairs = [
+            (logprobs_N, critic.values(taken(micro)))
+            for micro, (logprobs_N, _) in zip(micros, self._forward(micros), strict=True)
+        ]
+        return np.stack([_in_batch(batch, micros, of_micros) for of_micros in zip(*pairs, strict=True)])
 
     @torch.no_grad()
     def reference_logprobs(self, batch: PackedBatch) -> NDArray[np.float32]:
@@ -207,6 +220,9 @@ class TorchLearner(Learner):
             self._hold_reference()
         factor = schedule_factor(self._config, self.version, self._max_steps)
         self.optimizer.step(params.learning_rate, factor)
+        if self._critic is not None and params.critic_rate is not None:
+            rate = params.critic_rate * factor
+            self._critic.step(rate, params.denominator, params.max_grad_norm, self._whole.summed)
         self.weights.updated()
         self.optimizer.clear_gradients()
         self.version += params.ends_batch
@@ -243,6 +259,8 @@ class TorchLearner(Learner):
         rng = {"cpu": torch.get_rng_state()}
         if self._device.type == "cuda":
             rng["cuda"] = torch.cuda.get_rng_state(self._device)
+        if (critic := self._critic) is not None:
+            self._whole.write(lambda: critic.save(directory), (), "writing the critic")
         self._save_state(directory, SavedState(self.version, self.optimizer.state_dict(), rng))
 
     def load(self, directory: Path) -> None:
@@ -265,6 +283,7 @@ class TorchLearner(Learner):
         self.weights.load(directory)
         if self._reference is not None:
             self._reference.load(directory, self.weights)
+        self._critic = Critic.load(directory, self._device)
         return state
 
     def export(self, directory: Path, dtype: str = "float32") -> None:
@@ -318,7 +337,8 @@ class TorchLearner(Learner):
 
     @torch.no_grad()
     def _reference_logprobs(self, reference: Reference, micro: MicroBatch) -> Tensor:
-        seen = micro if reference.replays else replace(micro, batch=replace(micro.batch, experts=None))
+        experts = micro.batch.experts if reference.replays else None
+        seen = replace(micro, batch=replace(micro.batch, experts=experts), hidden=None)
         with reference.lend() as model:
             return self._pass.logprobs(model, seen)[0]
 
@@ -332,28 +352,6 @@ class TorchLearner(Learner):
             group_N=None if batch.groups is None else self._pass.tensor(batch.groups[sequence_N]).long(),
             selected_N=None if batch.selected is None else self._pass.tensor(batch.selected[layout.targets]),
         )
-
-
-def move_learner(weights: Weights, optimizer: Optimizer, reference: Reference | None, move: Mover) -> None:
-    """Replace the tensors of all parameters, each once, and of the optimiser's states.
-
-    Gradients are gone by then, since an optimiser step clears them; buffers (rotary frequencies) are few and stay.
-    """
-    trained = set(map(id, optimizer.parameters))
-    parameters: list[Tensor] = [*weights.model.parameters(), *optimizer.parameters]
-    if reference is not None and not reference.shared:
-        with reference.lend() as model:
-            parameters += model.parameters()
-    held = [] if reference is None else [*reference.held.values()]
-    parameters += held
-    changing = trained | set(map(id, held))
-    for parameter in {id(parameter): parameter for parameter in parameters}.values():
-        fixed = not parameter.requires_grad and id(parameter) not in changing
-        parameter.data = move(id(parameter), parameter.data, fixed=fixed)
-    for number, state in enumerate(optimizer.states()):
-        for name, value in state.items():
-            if isinstance(value, Tensor):
-                state[name] = move((number, name), value, fixed=False)
 
 
 def _in_batch(batch: PackedBatch, micros: Sequence[MicroBatch], logprobs: Iterable[Tensor]) -> NDArray[np.float32]:

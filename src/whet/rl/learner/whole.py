@@ -35,6 +35,10 @@ class Whole:
         """The norm of all parts, from that of the parts held here."""
         return own
 
+    def summed(self, tensor: Tensor, what: str) -> Tensor:
+        """The sum of what each process has."""
+        return tensor
+
     def map_whole(self, function: Callable[[Tensor], Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
         """The own part of what `function` makes of each whole tensor; at most as many tensors as ranks."""
         return [function(tensor) for tensor in tensors]

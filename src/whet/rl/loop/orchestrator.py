@@ -53,6 +53,7 @@ from whet.rl.data.metrics import (
 )
 from whet.rl.data.passes import loss_of_passes, passes_over
 from whet.rl.data.teacher import HintedPrompts, teacher_view
+from whet.rl.data.values import value_metrics, with_values
 from whet.rl.learner.protocol import (
     LossOutput,
     OptimOutput,
@@ -108,6 +109,7 @@ class Orchestrator(TrainingLoop):
             score=sum(state["timing"].scoring.duration for group in learned.groups for state in group.states),
         )
         assembly |= assembly_metrics(learned.parts, self.config.algorithm, temperature=self.config.sampling.temperature)
+        assembly |= value_metrics(learned.parts)
         if self.config.asynchronous:
             assembly |= length_metrics(learned.groups, learned.tally.lost_lengths)
         metrics = step_metrics(
@@ -191,7 +193,11 @@ class Orchestrator(TrainingLoop):
     async def _learn_in_passes(self, step: int, learned: StepAccumulator, part: BatchPart, whole: Assembled) -> None:
         """Optimiser steps over parts of a batch, all but the last one."""
         algorithm = self.adaptive.algorithm
-        old_T = await self._in_learner(partial(self.learner.token_logprobs, whole.batch))
+        if algorithm.has_critic:
+            old_T, values_T = await self._in_learner(partial(self.learner.token_values, whole.batch))
+            whole = with_values(whole, part.groups, values_T, algorithm)
+        else:
+            old_T = await self._in_learner(partial(self.learner.token_logprobs, whole.batch))
         clipped_T, loss, divisor = np.zeros(len(old_T), np.bool_), LossOutput(0.0, 0), 0.0
         for one in passes_over(whole, algorithm, old_T, seed=(self.config.seed, step)):
             if divisor:
@@ -264,6 +270,7 @@ class Orchestrator(TrainingLoop):
             limit,
             ends_batch,
             reference_share=float(resets) if decay is None else 1 - decay,
+            critic_rate=algorithm.critic.learning_rate if algorithm.has_critic else None,
             resets_optimizer=resets and algorithm.reset_optimizer,
         )
 

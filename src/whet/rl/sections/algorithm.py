@@ -10,35 +10,13 @@ from pydantic import Field, field_validator, model_validator
 
 from whet.config import StrictModel
 from whet.rl.algorithms import KEYS, Part, RewardNorm, algorithms, find, names_of
+from whet.rl.learner.config import CriticConfig
+from whet.rl.sections.belonging import CONSTANTS, PART_OF, RETURNS
 from whet.rl.sections.recipes import RECIPES, with_recipe
 
 KLEstimator = Literal["k1", "k2", "k3"]
 RatioOf = Literal["token", "sequence", "geometric"]
 AggregationName = Literal["token_mean", "group_mean", "sequence_mean", "constant"]
-
-CONSTANTS = (
-    *("eps_low", "eps_high", "mask_threshold", "mask_penalty", "dro_beta"),
-    *("cov_share", "cov_low", "cov_high", "cov_kl"),
-)
-"""Keys that only the losses use whose `loss_constants` name them; with another loss they are refused."""
-
-RETURNS = ("discount", "returns_baseline", "returns_scale", "returns_outcome")
-"""Keys that only the advantages use whose `advantage_keys` name them."""
-
-PART_OF: dict[str, str] = {
-    "kl_estimator": "kl_coef",
-    "kl_in": "kl_coef",
-    "kl_target": "kl_coef",
-    "kl_gain": "kl_target",
-    "entropy_step": "entropy_target",
-    "reset_optimizer": "reset_reference",
-    "mis_level": "mis_limit",
-    "tis_level": "tis_limit",
-    "length_penalty_start": "length_penalty",
-    "length_penalty_full": "length_penalty",
-    "repetition_ngram": "repetition_penalty",
-}
-"""Settings of something that a weight of 0, or no limit, switches off; they would have no effect then: refused."""
 
 INITIAL = "initial"
 """`reference`: the weights that the run began with."""
@@ -141,6 +119,7 @@ class LossConfig(StrictModel):
         "one; 0: it is that of the sampled token.",
     )
     entropy_coef: float = Field(0.0, ge=0, description="Entropy bonus per token: coefficient times nats.")
+    critic: CriticConfig = Field(default_factory=CriticConfig, description="Of advantage = gae.")
 
     @model_validator(mode="before")
     @classmethod
@@ -228,7 +207,10 @@ class AlgorithmConfig(LossConfig):
         default_factory=dict, description="Constants of an advantage given by import path."
     )
     discount: float = Field(
-        1.0, ge=0, le=1, description="Of step_returns: what a reward is worth a turn earlier, as a share of it."
+        1.0,
+        ge=0,
+        le=1,
+        description="What a reward is worth a turn (step_returns) or a token (gae) earlier.",
     )
     returns_baseline: Literal["turn", "group", "none"] = Field(
         "turn",
@@ -240,8 +222,8 @@ class AlgorithmConfig(LossConfig):
     )
     returns_outcome: Literal["rest", "whole", "none"] = Field(
         "rest",
-        description="Of step_returns: what the last turn earns beyond its step's reward: the rollout's reward less "
-        "those of its steps, all of it, or nothing.",
+        description="Of step_returns and gae: what the last turn earns beyond its step's reward: the rollout's reward "
+        "less those of its steps, all of it, or nothing.",
     )
     aggregation: AggregationName = Field(
         "token_mean",
@@ -366,7 +348,12 @@ class AlgorithmConfig(LossConfig):
     def learns_in_passes(self) -> bool:
         """Whether the learner's logprobs of a whole batch are computed before its first optimiser step."""
         selects = find(self.loss, "loss").selects is not None
-        return self.minibatches > 1 or self.epochs > 1 or self.old_logprobs == "recomputed" or selects
+        several = self.minibatches > 1 or self.epochs > 1
+        return several or self.old_logprobs == "recomputed" or selects or self.has_critic
+
+    @property
+    def has_critic(self) -> bool:
+        return self.advantage == "gae"
 
     @field_validator("advantage")
     @classmethod
@@ -394,6 +381,10 @@ class AlgorithmConfig(LossConfig):
         for key in RETURNS:
             if self.differs(key) and (algorithm is None or key not in algorithm.advantage_keys):
                 raise ValueError(f"{key} would have no effect: advantage = {self.advantage} does not use it")
+        if not self.has_critic and self.differs("critic"):
+            raise ValueError(f"[algorithm.critic] would have no effect: advantage = {self.advantage} has none, gae has")
+        if self.has_critic and self.kl_in == "reward":
+            raise ValueError('kl_in = "reward" takes the KL off advantages, which a critic knows nothing of: remove it')
         if self.returns_scale and self.returns_baseline == "none":
             raise ValueError('returns_scale divides by the deviation from a baseline: set returns_baseline to "turn"')
         if algorithm is not None and self.reward_norm in algorithm.excludes_reward_norm:

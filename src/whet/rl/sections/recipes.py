@@ -56,6 +56,10 @@ RECIPES: Mapping[str, Recipe] = {
         "arXiv:2402.14740, without the KL in its reward: the sum over a rollout's tokens, the mean over rollouts",
         {"advantage": "rloo", "loss": "importance_sampling", "aggregation": "constant", "aggregation_length": 1},
     ),
+    "ppo": Recipe(
+        "arXiv:1707.06347, equation 7, with GAE (arXiv:1506.02438); epochs and lambda from arXiv:2403.17031",
+        {"advantage": "gae", "loss": "ppo", "aggregation": "token_mean", "epochs": 4},
+    ),
     "reinforce_pp": Recipe(
         "REINFORCE++, arXiv:2501.03262, without the KL in its reward",
         {"advantage": "reinforce_pp", "loss": "ppo", "aggregation": "sequence_mean"},

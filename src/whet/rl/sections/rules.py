@@ -109,6 +109,8 @@ def a_teacher_teaches(run: RunConfig) -> str | None:
         return "algorithm.reference would have no effect: kl_coef is 0" if reference and run.reference is None else None
     if run.teacher is None and "opd" in kinds and not reference:
         return 'algorithm = "opd" of an [[env]] needs a teacher: set [algorithm] reference to a model, or [teacher]'
+    if run.algorithm.has_critic:
+        return 'algorithm of an [[env]]: a critic (advantage = "gae") learns rewards, which distillation ignores'
     if run.buffer.difficulty_threshold:
         return "buffer.difficulty_threshold replaces groups by their rewards, which distillation ignores: remove it"
     if run.algorithm.loss == "cross_entropy":

@@ -1,5 +1,6 @@
 """Ranks leave the files of one process: publications and exports byte for byte, checkpoints for any number of ranks."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -193,6 +194,45 @@ def test_a_reset_reference_of_ranks_in_bfloat16_is_rounded_as_the_policy_is(mode
     assert moved.forward_backward(batch, kl).sums["kl_reference"] > 1
     for _, _, found in ranks.run(models / "qwen3", chosen, calls):
         assert found.sums["kl_reference"] < 0.05  # the policy's vectors are rounded too, when they are gathered
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["each has a part", "one has no part"])
+def test_ranks_have_one_critic_which_one_process_goes_on_with(
+    alone, models, ranks, options, make_rollouts, batch, tmp_path
+):
+    if alone:
+        batch = pack(make_rollouts(groups=((3, 9),)), [1.0, -1.0, 0.5])
+    chosen, step = options(micro_batch_tokens=20), OptimParams(1e-2, batch.trained_tokens, critic_rate=0.1)
+    returns = np.where(batch.trained, np.random.default_rng(0).normal(size=len(batch.ids)), 0).astype(np.float32)
+    seen = dataclasses.replace(batch, values=np.zeros_like(returns), returns=returns)
+    one = make_learner(models / "qwen3", **chosen)
+    expected = [one.token_values(batch)]
+    for _ in range(2):
+        loss = one.forward_backward(seen, PPO)
+        one.optim_step(step)
+    expected.append(one.token_values(batch))
+    division, shown = divide(batch, 2), divide(seen, 2).parts
+    calls = [
+        [
+            ("token_values", part),
+            *[("forward_backward", own, PPO), ("optim_step", step)] * 2,
+            ("token_values", part),
+            ("save", tmp_path),
+        ]
+        for part, own in zip(division.parts, shown, strict=True)
+    ]
+    answers = ranks.run(models / "qwen3", chosen, calls)
+    assert not any(isinstance(answer, Raised) for of_rank in answers for answer in of_rank), answers
+    for number, whole in ((0, expected[0]), (5, expected[1])):
+        rows = zip(*(of_rank[number] for of_rank in answers), strict=True)
+        found = np.stack([division.join_logprobs(of_ranks) for of_ranks in rows])
+        np.testing.assert_allclose(found, whole, atol=5e-5)
+    joined = division.join([of_rank[3] for of_rank in answers])
+    assert joined.sums["value_loss"] == pytest.approx(loss.sums["value_loss"], rel=1e-5)
+    assert expected[1][1].any()
+    again = make_learner(models / "qwen3", **chosen)
+    again.load(tmp_path)
+    np.testing.assert_allclose(again.token_values(batch), expected[1], atol=5e-5)
 
 
 def test_a_checkpoint_of_ranks_is_sealed_with_every_file(models, ranks, options, batch, tmp_path):

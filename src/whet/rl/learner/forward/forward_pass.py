@@ -51,6 +51,7 @@ class MicroBatch:
     others: Tensor | int | None = None
     """Tokens beside each target: ids [N, K], whose logprobs follow the target's. Or a number, K: the ids of so many of
     the likeliest are returned in place of logprobs."""
+    hidden: list[Tensor] | None = None  # takes the hidden states [N, hidden] of each pass, for a critic
 
 
 class ForwardPass:
@@ -84,8 +85,13 @@ class ForwardPass:
         # No weight is used twice in a pass: to cache them in bfloat16 would only hold them for longer.
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
             if isinstance(micro.layout, PlainLayout):
+                if micro.hidden is not None:
+                    raise ConfigError(
+                        '[algorithm] advantage = "gae": the critic reads hidden states, which the forward pass of '
+                        "transformers, as this model or its reference needs, does not give. Choose another advantage."
+                    )
                 return self._padded(model, micro.batch, micro.layout, micro.others)
-            return self._flat(model, micro.batch, micro.layout, micro.others)
+            return self._flat(model, micro, micro.layout)
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -102,9 +108,8 @@ class ForwardPass:
             others,
         )
 
-    def _flat(
-        self, model: Any, batch: PackedBatch, layout: TokenLayout, others: Tensor | int | None
-    ) -> tuple[Tensor, Tensor]:
+    def _flat(self, model: Any, micro: MicroBatch, layout: TokenLayout) -> tuple[Tensor, Tensor]:
+        batch, others = micro.batch, micro.others
         hidden_UD = hidden_states(
             model.model,
             self.tensor(batch.ids[layout.tokens]).long(),
@@ -116,6 +121,8 @@ class ForwardPass:
         )
         if len(layout.predictor_of_distribution) > len(layout.predictors):
             hidden_UD = hidden_UD[self.tensor(layout.predictor_of_distribution)]
+        if micro.hidden is not None:
+            micro.hidden.append(hidden_UD.detach()[self.tensor(layout.distribution_of_target)])
         head = getattr(model.lm_head, "base_layer", model.lm_head)
         matrix, added = getattr(head, "matrix", head.weight), _added_logits(model.lm_head, hidden_UD)
         targets_N = self.tensor(batch.ids[layout.targets]).long()

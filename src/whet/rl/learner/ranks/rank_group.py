@@ -152,6 +152,7 @@ CALLS = {
     MAKE: "loading the model",
     "forward_backward": "forward and backward pass",
     "token_logprobs": "forward pass",
+    "token_values": "forward pass, with values",
     "reference_logprobs": "forward pass of the reference",
     "optim_step": "optimiser step",
     "publish": "publishing weights",

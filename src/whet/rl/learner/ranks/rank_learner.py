@@ -141,6 +141,11 @@ class RankLearner(TorchLearner):
         self._reshard()
         return found_T
 
+    def token_values(self, batch: PackedBatch | None) -> NDArray[np.float32]:
+        found_T = super().token_values(empty_part() if batch is None else batch)
+        self._reshard()
+        return found_T
+
     def _hold_reference(self) -> None:
         assert self._reference is not None, "checked by the config"
         with self._reference.lend() as model:  # behind its last pass some of it is still gathered

@@ -97,6 +97,14 @@ class RanksLearner(Learner):
         division = divide(batch, self._group.size)
         return division.join_logprobs(self._each(verb, [(part,) for part in division.parts]))
 
+    def token_values(self, batch: PackedBatch) -> NDArray[np.float32]:
+        if self._group.size == 1:
+            values_T: NDArray[np.float32] = self._call("token_values", batch)
+            return values_T
+        division = divide(batch, self._group.size)
+        answers = self._each("token_values", [(part,) for part in division.parts])
+        return np.stack([division.join_logprobs(rows) for rows in zip(*answers, strict=True)])
+
     def optim_step(self, params: OptimParams) -> OptimOutput:
         output: OptimOutput = self._call("optim_step", params)
         return output

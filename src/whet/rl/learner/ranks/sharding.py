@@ -120,6 +120,11 @@ class Sharding(Whole):
         dist.all_reduce(squares, group=self._mesh.get_group("shards"))
         return squares.sqrt()
 
+    def summed(self, tensor: Tensor, what: str) -> Tensor:
+        self.phase(what)
+        dist.all_reduce(tensor)
+        return tensor
+
     def map_whole(self, function: Callable[[Tensor], Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
         """Each rank gathers all and keeps one, which it maps and sends to the others."""
         self.phase("gathering matrices for Muon")
