@@ -3,11 +3,16 @@
 They are installed when a test first needs them.
 """
 
+import asyncio
 import shutil
 from dataclasses import dataclass, field
 
 import pytest
 
+import whet
+from whet.inference.loading import load_policy
+from whet.rl.data.batch import sequences_of
+from whet.rollouts.groups import run_group
 from whet.tasksets.agents.presets import AGENTS
 
 pytestmark = [pytest.mark.parts, pytest.mark.timeout(1200), pytest.mark.usefixtures("bubblewrap")]
@@ -80,3 +85,36 @@ def test_sub_agent_of_opencode_is_a_branch_of_its_own(attempt, called) -> None:
     assert (tried.state["error"], tried.state["reward"]) == (None, 1.0)
     assert [[number for number, _, _ in branch.turns] for branch in tried.branches] == [[0, 3], [1, 2]]
     assert tried.differing_tokens() == 0
+
+
+def test_smollm2_with_the_bash_loop_is_trained_on_what_it_sampled() -> None:
+    policy = load_policy("smollm2-135m", threads=1, max_context=2048)
+    sampled: list = []
+    sample = policy.engine.sample
+
+    async def noted(request, **kwargs):
+        made = await sample(request, **kwargs)
+        sampled.append((*request.prompt_ids, *made.ids))
+        return made
+
+    policy.engine.sample = noted
+    question = "Write hello into out.txt. Answer with a command in a block that begins with ```bash."
+    program = {"agent": "bash", "args": ["--fenced"]}
+    env = whet.Env(whet.Taskset(source=[{"question": question}]), whet.Harness(program=program, max_turns=2))
+
+    async def attempt():
+        try:
+            return await run_group(env, [env.get_dataset()[0]] * 2, policy.client, "m", {"max_tokens": 48, "seed": 1})
+        finally:
+            await env.close()
+            await policy.engine.close()
+
+    turns = 0
+    for state in asyncio.run(attempt()):
+        assert state["error"] is None
+        for branch in sequences_of(state["trajectory"], temperature=1.0, rollout="r"):
+            for _, start, end in branch.turns:
+                turns += 1
+                assert tuple(branch.ids[:end]) in sampled
+                assert branch.trained[start:end].all()
+    assert turns == len(sampled) > 0
