@@ -17,6 +17,7 @@ import pytest
 import whet
 from whet.cli.main import main
 from whet.rl.config import RunConfig
+from whet.rl.sweep.config import load_sweep
 from whet.system.files import read_lines
 
 ROOT = Path(__file__).parents[2]
@@ -62,9 +63,14 @@ def test_readme_example_is_learnable_by_the_tiny_model(shorter: str, warm: Any, 
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/training.md"])
-def test_the_configs_in_documents_are_valid(document: str) -> None:
+def test_the_configs_in_documents_are_valid(document: str, tmp_path: Path) -> None:
     for text in blocks(document, "toml"):
-        RunConfig.model_validate({"name": "run", **tomllib.loads(text)})
+        data = tomllib.loads(text)
+        if "vary" in data:
+            (file := tmp_path / "sweep.toml").write_text(text)
+            load_sweep(file, {}, [])
+        else:
+            RunConfig.model_validate({"name": "run", **data})
 
 
 def commands() -> list[str]:
