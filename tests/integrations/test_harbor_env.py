@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import http.server
 import json
+import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -159,6 +161,25 @@ def test_packages_of_python_are_installed_outside(
     assert "Read-only" in path
     with pytest.raises(ConfigError, match=r"Dockerfile:4: pip could not install whetpet==2\.0"):
         rollout(task(environment__Dockerfile=text.replace("1.0", "2.0")), "true")
+
+
+def test_only_the_dockerfile_reaches_the_hosts_of_its_build(bubblewrap: None, task: Make, rollout: Play) -> None:
+    served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)  # answers 501
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    url = f"http://mirror.test:{served.server_port}/"
+    fetch = f"python3 -c 'import urllib.request as r; r.urlopen(\"{url}\")' 2>&1 | tail -1"
+    folder = task(
+        environment__Dockerfile=f"FROM x\nWORKDIR /app\nRUN {fetch} > fetched; mkdir out\n",
+        task_DOT_toml="[environment]\nallow_internet = false\n",
+        tests__test_DOT_sh=f"{fetch} > fetched; grep -c 501 fetched > /logs/verifier/reward.txt",
+    )
+    hosts = [f"mirror.test=127.0.0.1:{served.server_port}"]
+    state, (built, tried) = rollout(folder, "cat fetched", fetch, build_network=hosts, verifier_network=hosts)
+    served.shutdown()
+    served.server_close()
+    assert "501" in built
+    assert "501" not in tried
+    assert (state["error"], state["reward"]) == (None, 0.0)  # a task without a network has none for its tests
 
 
 def test_collect_commands_run_before_artifacts_are_carried(bubblewrap: None, task: Make, rollout: Play) -> None:

@@ -107,6 +107,7 @@ class HarborEnv(SandboxEnv):
         leave_out_refused: bool = False,
         num_eval_examples: int = 0,
         packages: str = "",
+        build_network: Sequence[str] = (),
         verifier_network: Sequence[str] = (),
         one_user: bool = False,
         max_output_chars: int | None = 16_000,
@@ -122,6 +123,8 @@ class HarborEnv(SandboxEnv):
             leave_out_refused: play a folder's other tasks where some cannot be played, which is an error otherwise.
             num_eval_examples: tasks, the last ones by name, that are for evaluation alone.
             packages: packages of Python that boxes have besides those of the Dockerfile, as on pip's command line.
+            build_network: hosts that RUN may reach besides those of `network`, such as registry.npmjs.org, whatever
+                network the task has.
             verifier_network: hosts that tests/test.sh may reach besides those of `network`, such as pypi.org.
             one_user: play tasks with another USER than root, although all files belong to one user here: the agent can
                 change what the Dockerfile made for root alone.
@@ -156,7 +159,7 @@ class HarborEnv(SandboxEnv):
             max_output_chars=max_output_chars,
             **kwargs,
         )
-        self._verifier_network = list(verifier_network)
+        self._build_network, self._verifier_network = list(build_network), list(verifier_network)
         self._images = TaskImages(packages, self.sandbox_client, self._box)
         images = sorted({task.dockerfile.image for task in self.tasks})
         warning_once(_log, f"'harbor:{target}': this system's programs stand in for {', '.join(images)}.")
@@ -188,13 +191,14 @@ class HarborEnv(SandboxEnv):
     async def agent_request(self, task: HarborTask) -> CreateSandboxRequest:
         """A box in which the task is attempted, once its image is there. `unpack` it first."""
         await self._build_image(task)
-        request = await self._complete_request(self._request(task))
+        request = self._request(task)
         self._images.image(task.dockerfile).add_to(request)
-        return request
+        return await self._complete_request(request)
 
     async def _build_image(self, task: HarborTask) -> None:
         """Have the task's image. Raises ConfigError with the line of the Dockerfile that fails."""
         request = await self._complete_request(self._request(task))
+        request.network = [*request.network, *self._build_network]
         await self._images.prepare(task.dockerfile, request, task.table.environment.build_timeout_sec)
 
     @stop

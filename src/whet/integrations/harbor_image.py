@@ -93,7 +93,12 @@ class TaskImages:
         python_path = [made.env.get("PYTHONPATH", ""), (request.environment_vars or {}).pop("PYTHONPATH", "")]
         image = TaskImage(
             dict(request.read_only),
-            {**_resolved(made.env), "PYTHONPATH": ":".join(filter(None, python_path)), "PATH": _path(made.env)},
+            {
+                "NPM_CONFIG_PREFIX": f"{HOME}/.local",
+                **_resolved(made.env),
+                "PYTHONPATH": ":".join(filter(None, python_path)),
+                "PATH": _path(made.env),
+            },
         )
         image.add_to(request)
         key = await asyncio.to_thread(_key, made, image, request.writable)
