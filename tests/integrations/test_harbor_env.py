@@ -191,7 +191,7 @@ def test_collect_commands_run_before_artifacts_are_carried(bubblewrap: None, tas
 
 
 def test_other_user_is_refused_unless_all_files_may_be_the_agents(bubblewrap: None, task: Make, rollout: Play) -> None:
-    folder = task(environment__Dockerfile="FROM x\nWORKDIR /home/dev\nRUN touch roots\nUSER dev\n")
+    folder = task(environment__Dockerfile="FROM x\nWORKDIR /home/dev\nRUN touch roots; mkdir /solution/x\nUSER dev\n")
     with pytest.raises(ConfigError, match=r"Dockerfile:4: USER dev is not possible .* one_user = true plays the task"):
         rollout(folder, "true")
     assert rollout(folder, "pwd; ls; rm roots", one_user=True)[1] == ["/home/dev\nroots"]

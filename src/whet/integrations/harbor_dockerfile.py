@@ -19,7 +19,7 @@ from whet.errors import ConfigError
 from whet.integrations.harbor_packages import program_of, take_packages
 from whet.sandboxes.protocol import HOME, can_be_writable
 
-RESERVED = ("/tests", "/solution", "/logs")
+RESERVED = ("/tests", "/logs")
 """Folders that are the task's own, not the Dockerfile's."""
 _NO_EFFECT = ("CMD", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL", "VOLUME")  # Harbor runs no CMD
 _HEREDOC = re.compile(r"(?:^|\s)\d*<<(-?)([\"']?)(\w+)\2(?=[\s|&;>)]|$)")
@@ -70,7 +70,7 @@ class Dockerfile:
             self.others += [] if folder in self.others else [folder]
             return
         top = writable_root(path)
-        if top is None or top in RESERVED[:2]:
+        if top is None or top == "/tests":
             raise self.refuse(line, f"{path} is in a folder that a task cannot write to; use one such as /app")
         if top not in (*self.writable, "/logs"):
             self.writable.append(top)
