@@ -62,7 +62,7 @@ class HarborAgentProgram(AgentProgram):
         return self._harbor.tasks[int(task["info"]["number"])]
 
 
-class HarborAgentEnv(Env):
+class HarborWithAgentEnv(Env):
     """Tasks of Harbor's format, attempted by a coding agent."""
 
     def __init__(

@@ -73,9 +73,9 @@ def load_environment(target: str, **kwargs: Any) -> Environment:
     """The environment `harbor:TARGET`; with `agent`, a coding agent attempts its tasks."""
     if kwargs.get("agent") is None:
         return HarborEnv(target, **{name: value for name, value in kwargs.items() if name != "agent"})
-    from whet.integrations.harbor_agent import HarborAgentEnv  # which imports this module
+    from whet.integrations.harbor_agent import HarborWithAgentEnv  # which imports this module
 
-    return HarborAgentEnv(target, **kwargs)
+    return HarborWithAgentEnv(target, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
