@@ -298,6 +298,16 @@ def test_folder_name_and_missing_files(task: Make, tmp_path: Path) -> None:
         whet.load_environment(f"harbor:{other}")
 
 
+def test_last_tasks_are_held_out(task: Make) -> None:
+    folder = next(iter([task(name) for name in "abc"])).parent
+    env = whet.load_environment(f"harbor:{folder}", num_eval_examples=1)
+    assert [row["info"]["task"] for row in env.get_dataset()] == ["a", "b"]
+    assert [row["info"]["task"] for row in env.get_eval_dataset()] == ["c"]
+    for number in (3, -1):
+        with pytest.raises(ConfigError, match="num_eval_examples should leave tasks"):
+            whet.load_environment(f"harbor:{folder}", num_eval_examples=number)
+
+
 def test_refused_tasks_may_be_left_out(task: Make, caplog: pytest.LogCaptureFixture) -> None:
     folder = task().parent
     (task("other") / "tests" / "test.sh").unlink()

@@ -11,7 +11,8 @@ from whet.rl.config import load_run_config
 from whet.rl.plan import load_environments
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "rl"
-NAMES = {path.stem for path in CONFIGS.glob("*.toml")}
+GENERATED = "smollm2-terminal"
+NAMES = {path.stem for path in CONFIGS.glob("*.toml")} - {GENERATED}
 SMOLLM2 = {name for name in NAMES if name.startswith("smollm2-")}
 FROM_THE_HUB = {"gsm8k"}
 
@@ -33,6 +34,20 @@ def test_a_config_of_smollm2_has_enough_tasks_to_train_and_to_evaluate(name: str
     assert not held_out
     assert len(trained.rows) >= config.max_steps * config.batch_size // config.rollouts_per_example
     assert len(trained.env.get_eval_dataset()) >= config.eval.num_examples
+
+
+def test_config_of_generated_tasks_trains_on_those_that_its_comment_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = CONFIGS / f"{GENERATED}.toml"
+    [command] = [line[2:] for line in file.read_text().splitlines() if line.startswith("# whet env generate")]
+    assert main(command.split()[1:]) == 0
+    config = load_run_config(file)
+    [[trained], held_out] = load_environments(config)
+    assert not held_out
+    assert len(trained.rows) >= config.max_steps * config.batch_size // config.rollouts_per_example
+    assert len(trained.env.get_eval_dataset()) == config.eval.num_examples
 
 
 @pytest.mark.parts
