@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from whet.rl.sweep.config import SweepConfig
-from whet.rl.sweep.search import Trial, promotable, proposal
+from whet.rl.sweep.search import SweepTrial, promotable, proposal
 
 LISTS = {"learning_rate": [1e-4, 1e-3, 1e-2], "lora.rank": [4, 8], "max_steps": 9}
 
@@ -19,9 +19,9 @@ def config(**keys: Any) -> SweepConfig:
 
 def proposals(sweep: SweepConfig, seed: int = 0, score: Any = lambda values: None) -> list[dict[str, Any]]:
     """All that is proposed, where each trial gets its score before the next."""
-    trials: list[Trial] = []
+    trials: list[SweepTrial] = []
     while (values := proposal(sweep, seed, trials)) is not None:
-        trials.append(Trial(len(trials), values, [9], 8, scores=[score(values)]))
+        trials.append(SweepTrial(len(trials), values, [9], 8, scores=[score(values)]))
     return [trial.values for trial in trials]
 
 
@@ -73,8 +73,8 @@ def test_tpe_goes_by_the_scores() -> None:
     assert sum(abs(one - 0.7) < 0.15 for one in late) > len(late) / 2, "a uniform draw has 30 % there"
 
 
-def trials_of(*scores: list[float | None]) -> list[Trial]:
-    return [Trial(number, {}, [1, 3, 9], 8, scores=list(each)) for number, each in enumerate(scores)]
+def trials_of(*scores: list[float | None]) -> list[SweepTrial]:
+    return [SweepTrial(number, {}, [1, 3, 9], 8, scores=list(each)) for number, each in enumerate(scores)]
 
 
 def test_the_best_third_of_a_rung_goes_on_the_highest_rung_first() -> None:
@@ -97,11 +97,11 @@ def test_trials_that_run_failed_or_ended_by_themselves_do_not_go_on() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_halving_ends_with_the_best_of_27_for_a_fraction_of_the_rollouts(seed: int) -> None:
     quality = random.Random(seed).sample(range(27), 27)
-    trials: list[Trial] = []
+    trials: list[SweepTrial] = []
     while True:
         trial = promotable(trials, 3)
         if trial is None and len(trials) < 27:
-            trial = Trial(len(trials), {}, [1, 3, 9, 27], 1)
+            trial = SweepTrial(len(trials), {}, [1, 3, 9, 27], 1)
             trials.append(trial)
         if trial is None:
             break

@@ -29,7 +29,7 @@ def discover_sibling_dir(taskset_cls: type, dirname: str) -> Traversable | Path 
 
 
 @dataclass
-class SandboxSpec:
+class ComposableSandbox:
     """What the sandbox of a task is like; sizes in GB."""
 
     image: str = "python:3.11-slim"
@@ -41,6 +41,10 @@ class SandboxSpec:
     timeout_minutes: int | None = None  # None: what a rollout may take, and an hour
 
 
+SandboxSpec = ComposableSandbox
+"""Its name in the 0.1 contract."""
+
+
 class ComposableTask:
     """One task of a `TaskSet`: `taskset[0]`."""
 
@@ -49,7 +53,7 @@ class ComposableTask:
         self.prompt, self.info, self.answer = prompt, info, answer
 
     @property
-    def sandbox_spec(self) -> SandboxSpec | None:
+    def sandbox_spec(self) -> ComposableSandbox | None:
         return self._taskset.get_sandbox_spec(self.info)
 
     @property
@@ -95,7 +99,7 @@ class TaskSet:
         """How rollouts are scored; it has to end the sandbox where `keep_sandbox_for_scoring` leaves it one."""
         raise NotImplementedError
 
-    def get_sandbox_spec(self, info: dict[str, Any]) -> SandboxSpec | None:
+    def get_sandbox_spec(self, info: dict[str, Any]) -> ComposableSandbox | None:
         return None
 
     def get_workdir(self, info: dict[str, Any]) -> str:
@@ -153,5 +157,5 @@ class TaskSet:
 class SandboxTaskSet(TaskSet):
     """Tasks that need a sandbox. Override `get_sandbox_spec` too."""
 
-    def get_sandbox_spec(self, info: dict[str, Any]) -> SandboxSpec:
+    def get_sandbox_spec(self, info: dict[str, Any]) -> ComposableSandbox:
         raise NotImplementedError

@@ -17,7 +17,7 @@ from whet.rl.sweep.config import Range, SweepConfig
 
 
 @dataclass(slots=True)
-class Trial:
+class SweepTrial:
     """One combination of values, and how far its run is."""
 
     number: int
@@ -49,7 +49,7 @@ class Trial:
         return (self.targets[len(self.scores)] - self.steps) * self.batch_size
 
 
-def promotable(trials: Sequence[Trial], reduction: int) -> Trial | None:
+def promotable(trials: Sequence[SweepTrial], reduction: int) -> SweepTrial | None:
     """The trial that goes on to its next rung, if one may: asynchronous successive halving (ASHA).
 
     Of the trials that were judged at a rung the best 1 / `reduction` go on, the highest rung first. Source: Li et al.,
@@ -69,7 +69,7 @@ def _value(score: float | None) -> float:
     return float("-inf") if score is None else score
 
 
-def proposal(config: SweepConfig, seed: int, trials: Sequence[Trial]) -> dict[str, Any] | None:
+def proposal(config: SweepConfig, seed: int, trials: Sequence[SweepTrial]) -> dict[str, Any] | None:
     """The values of the next new trial; None where there is none left."""
     number = len(trials)
     if number >= config.most_trials:
@@ -83,7 +83,7 @@ def proposal(config: SweepConfig, seed: int, trials: Sequence[Trial]) -> dict[st
     return combinations[number]
 
 
-def _drawn(config: SweepConfig, seed: int, trials: Sequence[Trial]) -> dict[str, Any]:
+def _drawn(config: SweepConfig, seed: int, trials: Sequence[SweepTrial]) -> dict[str, Any]:
     """Values that Optuna proposes. Lists are choices by position, since Optuna knows no lists as values."""
     try:
         import optuna

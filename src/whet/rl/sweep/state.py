@@ -15,7 +15,7 @@ from whet.errors import RunError
 from whet.parsing import parse_json
 from whet.records.differences import differences, refuse
 from whet.records.directory import SWEEP, OwnedDirectory
-from whet.rl.sweep.search import Trial
+from whet.rl.sweep.search import SweepTrial
 from whet.system.files import json_line, write_whole
 
 
@@ -27,7 +27,7 @@ class SweepDirectory(OwnedDirectory):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.file = path / SWEEP
-        self.trials: list[Trial] = []
+        self.trials: list[SweepTrial] = []
         self._plan: dict[str, Any] = {}
 
     def open(self, plan: dict[str, Any], *, resume: bool) -> None:
@@ -51,7 +51,7 @@ class SweepDirectory(OwnedDirectory):
     def _read(self) -> None:
         try:
             state = parse_json(self.file.read_bytes())
-            began, trials = state["plan"], [Trial(**one) for one in state["trials"]]
+            began, trials = state["plan"], [SweepTrial(**one) for one in state["trials"]]
         except (ValueError, TypeError, KeyError) as error:
             raise RunError(f"{self.file} cannot be read ({error}). Start a new sweep under another --name.") from None
         lines = [f"{path}: was {old!r}, is {new!r}" for path, (old, new) in differences(began, self._plan).items()]
@@ -62,5 +62,5 @@ class SweepDirectory(OwnedDirectory):
         state = {"plan": self._plan, "trials": [asdict(trial) for trial in self.trials]}
         write_whole(self.file, json.dumps(json.loads(json_line(state)), indent=1) + "\n")
 
-    def log_of(self, trial: Trial) -> Path:
+    def log_of(self, trial: SweepTrial) -> Path:
         return self.path / f"trial_{trial.number}.log"

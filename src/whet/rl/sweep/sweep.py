@@ -29,7 +29,7 @@ from whet.rl.config import RunConfig
 from whet.rl.stored.stored_run import StoredTraining, open_run
 from whet.rl.supervision.ending import EarlyStopConfig, check_metric, value_of
 from whet.rl.sweep.config import SweepConfig, overrides, trial_config
-from whet.rl.sweep.search import Trial, promotable, proposal
+from whet.rl.sweep.search import SweepTrial, promotable, proposal
 from whet.rl.sweep.state import SweepDirectory
 from whet.system.children import PARENT_GRACE_S, PARENT_PIPE, how_it_ended, kill_group, start
 from whet.system.redaction import redacted
@@ -125,7 +125,7 @@ class Sweep:
                     del self._active[number]
                     self._record(self.directory.trials[number], code)
 
-    def _next(self) -> Trial | None:
+    def _next(self) -> SweepTrial | None:
         trials = self.directory.trials
         if self.config.method == "asha" and (ahead := promotable(trials, self.config.reduction)) is not None:
             return ahead
@@ -134,9 +134,9 @@ class Sweep:
             return None
         run = trial_config(self.base, values)
         self._check(run)
-        return Trial(len(trials), values, self.config.targets(run.max_steps), run.batch_size)
+        return SweepTrial(len(trials), values, self.config.targets(run.max_steps), run.batch_size)
 
-    def _affords(self, trial: Trial) -> bool:
+    def _affords(self, trial: SweepTrial) -> bool:
         most = self.config.rollouts
         begun = sum(one.rollouts + (one.cost if one.running else 0) for one in self.directory.trials)
         return most is None or begun + trial.cost <= most
@@ -157,17 +157,17 @@ class Sweep:
         """All that will be tried, where that is known before any score is."""
         if self.config.method == "tpe" or self.config.has_ranges:
             return
-        done: list[Trial] = []
+        done: list[SweepTrial] = []
         while (values := proposal(self.config, 0, done)) is not None:
-            done.append(Trial(len(done), values, [1], 1))
+            done.append(SweepTrial(len(done), values, [1], 1))
             yield values
 
     # Processes
 
-    def path_of(self, trial: Trial) -> Path:
+    def path_of(self, trial: SweepTrial) -> Path:
         return self.runs / f"{self.config.name}-{trial.number}"
 
-    def _launch(self, trial: Trial) -> None:
+    def _launch(self, trial: SweepTrial) -> None:
         """Write down that it runs, then start it; one that has come to its end already is read instead."""
         path, trials = self.path_of(trial), self.directory.trials
         if trial.number == len(trials):
@@ -198,7 +198,7 @@ class Sweep:
                 env={**os.environ, PARENT_PIPE: str(self._pipe)},
             )
 
-    def _target(self, trial: Trial) -> int:
+    def _target(self, trial: SweepTrial) -> int:
         return trial.targets[len(trial.scores)]
 
     def _wait_for_lock(self, path: Path) -> None:
@@ -230,7 +230,7 @@ class Sweep:
         reports = run.evaluations()
         return run.state == "finished" and bool(reports) and (reports[-1].moment, reports[-1].step) == ("after", target)
 
-    def _record(self, trial: Trial, code: int) -> None:
+    def _record(self, trial: SweepTrial, code: int) -> None:
         """What its process left."""
         path = self.path_of(trial)
         run = open_run(path) if (path / RUN_CONFIG).is_file() else None
@@ -260,7 +260,7 @@ class Sweep:
             raise ConfigError(str(error).replace("early_stop.metric", "--metric")) from None
         return value_of(watched, reports[-1])
 
-    def _reason(self, trial: Trial, run: StoredTraining | None, code: int) -> str:
+    def _reason(self, trial: SweepTrial, run: StoredTraining | None, code: int) -> str:
         if code < 0:
             return f"its process {how_it_ended(code)}"
         if run is not None and run.state in ("interrupted", "failed"):
@@ -290,12 +290,12 @@ class Sweep:
         return SweepResult(self.directory.path, state, results, sum(trial.rollouts for trial in trials), whole)
 
 
-def _best_first(trial: Trial) -> tuple[int, float, int]:
+def _best_first(trial: SweepTrial) -> tuple[int, float, int]:
     """By rung, then by score."""
     return -len(trial.scores), -math.inf if trial.score is None else -trial.score, trial.number
 
 
-def _state_of(trial: Trial, state: str) -> Any:
+def _state_of(trial: SweepTrial, state: str) -> Any:
     if trial.failed:
         return "failed"
     if trial.is_whole or (trial.note and not trial.running):

@@ -12,7 +12,7 @@ LEAST_WIDTH = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class BranchBar:
     """A segment: its place on the bar in percent, and what it says."""
 
     classes: str
@@ -26,7 +26,7 @@ class Bar:
 class PageBranch:
     name: str
     words: str
-    bars: list[Bar]
+    bars: list[BranchBar]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +74,18 @@ def _in_row(branch: Branch) -> bool:
     return branch.turns[-1] - branch.turns[0] + 1 == len(branch.turns)
 
 
-def _bar(segment: Segment, branch: Branch, length: int) -> Bar:
+def _bar(segment: Segment, branch: Branch, length: int) -> BranchBar:
     width = 100 * segment.length / length
     if segment.kind == "shared":
         words = f"{_count(segment.length, 'token')} shared with branch {branch.parent}"
-        return Bar("shared", 0.0, width, None, words)
+        return BranchBar("shared", 0.0, width, None, words)
     x, words = 100 * segment.start / length, f"turn {segment.turn}: {segment.length:,} given"
     if segment.kind == "given":
-        return Bar("given", x, width, segment.token, words)
+        return BranchBar("given", x, width, segment.token, words)
     words = f"turn {segment.turn}: {segment.length:,} sampled, {segment.learned:,} trained"
     words += "" if segment.advantage is None else f", advantage {segment.advantage:+.3f}"
     direction = "" if segment.kind == "untrained" else " up" if (segment.advantage or 0) > 0 else " down"
-    return Bar(
+    return BranchBar(
         f"sampled {segment.kind}{direction}", min(x, 100 - LEAST_WIDTH), max(width, LEAST_WIDTH), segment.token, words
     )
 
