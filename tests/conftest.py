@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -205,6 +206,29 @@ def bubblewrap() -> None:
         bubblewrap_host.host()
     except SandboxUnavailableError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def agent_installed() -> Callable[[str], None]:
+    """Installs an agent of `whet agent list`; a test is skipped where its registry, npm or Node 20 is out of reach."""
+
+    def install(name: str) -> None:
+        from whet.tasksets.agents.installed import agent_folder, agent_status
+        from whet.tasksets.agents.presets import AGENTS
+
+        preset = AGENTS[name]
+        try:
+            asyncio.run(agent_folder(preset, preset.version))
+            problem = agent_status(preset).problem
+        except ConfigError as error:
+            problem = str(error)
+        if not problem and "node" in preset.programs:
+            version = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout
+            problem = "" if int(version.lstrip("v").partition(".")[0]) >= 20 else f"node is {version}"
+        if problem:
+            pytest.skip(f"the agent {name} cannot be run here: {problem}")
+
+    return install
 
 
 @pytest.fixture(scope="session")

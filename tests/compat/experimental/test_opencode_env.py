@@ -1,7 +1,6 @@
 """`OpenCodeEnv` with OpenCode itself, as it comes from its registry."""
 
 import json
-import shutil
 
 import pytest
 
@@ -26,9 +25,8 @@ cat {prompt_path} | opencode run 2>&1 | tee {logs_path}
 @pytest.mark.parts
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("template", [{}, {"run_command_template": INSTALLS}], ids=["whet's", "that of a package"])
-def test_opencode_attempts_a_task(template):
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not on this machine")
+def test_opencode_attempts_a_task(template, agent_installed):
+    agent_installed("opencode")
     from verifiers.envs.experimental.opencode_env import OpenCodeEnv
 
     def right(state) -> float:

@@ -4,7 +4,6 @@ They are installed when a test first needs them.
 """
 
 import asyncio
-import shutil
 from dataclasses import dataclass, field
 
 import pytest
@@ -50,9 +49,8 @@ def test_every_agent_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", AGENTS_HERE)
-def test_agent_is_trained_on_what_was_sampled(name, attempt, called) -> None:
-    if AGENTS[name].registry == "npm" and shutil.which("npm") is None:
-        pytest.skip("npm is not on this machine")
+def test_agent_is_trained_on_what_was_sampled(name, attempt, called, agent_installed) -> None:
+    agent_installed(name)
     expected = AGENTS_HERE[name]
     last = expected.last if isinstance(expected.last, str) else called(expected.tool, **expected.last)
     texts = [f"I write the file.\n{called(expected.tool, **expected.argument)}", last]
@@ -65,8 +63,9 @@ def test_agent_is_trained_on_what_was_sampled(name, attempt, called) -> None:
     assert len(tried.engine.samples) == 2
 
 
-def test_compaction_of_claude_code_is_trained(attempt, called) -> None:
+def test_compaction_of_claude_code_is_trained(attempt, called, agent_installed) -> None:
     """Its context is smaller than its first prompt, so that it has its history summarised."""
+    agent_installed("claude-code")
     texts = [called("Bash", command=WRITE, description="Writes the file"), "It is written."]
     tried = attempt({"agent": "claude-code", "context_tokens": 32_768}, texts)
     assert (tried.state["error"], tried.state["reward"]) == (None, 1.0)
@@ -74,7 +73,8 @@ def test_compaction_of_claude_code_is_trained(attempt, called) -> None:
     assert tried.differing_tokens() == 0
 
 
-def test_sub_agent_of_opencode_is_a_branch_of_its_own(attempt, called) -> None:
+def test_sub_agent_of_opencode_is_a_branch_of_its_own(attempt, called, agent_installed) -> None:
+    agent_installed("opencode")
     texts = [
         called("task", description="Write", prompt="Write hello into out.txt.", subagent_type="general"),
         called("bash", command=WRITE, description="Writes the file"),
