@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -78,6 +79,13 @@ def test_bars_say_what_was_trained(runs: Runs, read: Callable[..., Any]) -> None
         "60.000%",
     ]
     assert "0 of 3 sampled tokens are trained. The rollout has no advantage" in read("/rollouts/1").text
+
+
+def test_the_bars_of_an_evaluation_say_that_nothing_is_trained(runs: Runs, read: Callable[..., Any]) -> None:
+    directory = runs.training("mine", steps=[[trained("0", 0.5, 1.0)]], metrics=[{"step": 1}])
+    row = {name: value for name, value in trained("0", 0.5, 1.0).items() if name != "advantage"}
+    (directory / "rollouts" / "eval_before.jsonl").write_text(json.dumps(row) + "\n")
+    assert "0 of 3 sampled tokens are trained. The rollout is of an evaluation." in read("/rollouts/0").text
 
 
 def test_a_line_that_is_no_rollout_is_shown_as_it_is(runs: Runs, read: Callable[..., Any]) -> None:

@@ -84,7 +84,7 @@ def rollout_page(
         list_link=address(here, query.listed),
         group_link=f"{run_path(request, library_run)}/groups/{number}",
         tokens=page,
-        tree=tree_page(branch_tree(row_with_tokens)),
+        tree=tree_page(branch_tree(row_with_tokens), head.part),
         legend=LEGEND,
         without_text=without_text,
         shade_links=[

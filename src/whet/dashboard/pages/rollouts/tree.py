@@ -39,16 +39,15 @@ class TreePage:
     note: str
 
 
-def tree_page(tree: BranchTree) -> TreePage:
-    """What the page draws and says."""
+def tree_page(tree: BranchTree, part: str) -> TreePage:
+    """What the page draws and says of a rollout in a part of a run, such as step_000001."""
     calls, branches = sum(len(branch.turns) for branch in tree.branches), len(tree.branches)
     sampled, learned = sum(branch.sampled for branch in tree.branches), sum(branch.learned for branch in tree.branches)
-    words = (
-        f"{_count(calls, 'call')} of the policy in {_count(branches, 'branch')}: {learned:,} of {sampled:,} sampled "
-    )
-    words += "tokens are trained."
+    words = f"{_count(calls, 'call')} of the policy in {_count(branches, 'branch')}: "
+    words += f"{learned:,} of {sampled:,} sampled tokens are trained."
     if not learned:
-        words += " The rollout has no advantage, or the learner left out all of them."
+        why = "The rollout has no advantage, or the learner left out all of them."
+        words += f" {why if part.startswith('step_') else 'The rollout is of an evaluation.'}"
     drawn = [_page_branch(branch, tree.length) for branch in tree.branches[:MOST_BRANCHES]]
     return TreePage(words, drawn, branches - len(drawn), tree.note)
 
