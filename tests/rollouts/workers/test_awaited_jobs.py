@@ -50,16 +50,20 @@ def load_environment():
 
 
 class Policy(Client[None, Any, Any, Any]):
-    """Says the same each time, with tokens; counts how many are asked at once."""
+    """Says the same each time, with tokens; counts how many are asked at once. The first answer when `meet` are."""
 
-    def __init__(self) -> None:
+    def __init__(self, meet: int = 1) -> None:
         super().__init__(None)
+        self.meet, self.met = meet, asyncio.Event()
         self.now = self.most = 0
         self.released: list[str] = []
 
     async def get_response(self, prompt: Any, model: str, *_: Any, **__: Any) -> Response:
         self.now += 1
         self.most = max(self.most, self.now)
+        if self.now == self.meet:
+            self.met.set()
+        await self.met.wait()
         await asyncio.sleep(0.01)
         self.now -= 1
         message = ResponseMessage("ok", finish_reason="stop", tokens=ResponseTokens([1, 2], [3], [-0.5], [[0, 1]]))
@@ -131,7 +135,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 def test_permits_are_those_of_the_callers_limit_and_states_have_seeds_and_tokens(pool_of: Any) -> None:
     async def work() -> None:
-        policy, permits = Policy(), SharedLimit()
+        policy, permits = Policy(meet=3), SharedLimit()
         async with pool_of(policy, []) as pool:
             groups = await asyncio.gather(*(pool.run(job(0, name), permits.up_to(3)) for name in range(4)))
         assert policy.most == 3
