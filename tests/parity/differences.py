@@ -134,6 +134,7 @@ PACKAGES = (
         "an environment as Gym has them",
         (
             "requests",
+            "states.*.steps_with_own_reward",
             "rows.*.completion",
             "rows.*.timing.turns*",
             "states.*.completion",

@@ -20,7 +20,7 @@ from whet.errors import ConfigError
 from whet.hub.domain.accounts import add_account
 from whet.hub.storage.store import FileStore
 from whet.hub.storage.tables import Account, EnvironmentRow, Membership, StoredFile, Version
-from whet.service.runner.environments import Builder, packages_of
+from whet.service.runner.environments import Builder, _installed, packages_of
 from whet.system import untrusted
 
 PACKAGES = Path(__file__).parents[2] / "hub" / "packages.py"
@@ -104,6 +104,15 @@ found = identify(sys.argv[1])
 print(found.owner, found.name, found.version, whet.__file__, find_spec('pytest').origin)
 print(whet.load_environment(sys.argv[1]).env_id)
 """
+
+
+def test_what_a_library_carries_for_itself_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As setuptools does, which torch.compile imports: its folder of packages is on sys.path from then on."""
+    before = _installed()
+    (carried := tmp_path / "platformdirs-4.2.2.dist-info").mkdir()
+    (carried / "METADATA").write_text("Metadata-Version: 2.1\nName: platformdirs\nVersion: 4.2.2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert _installed() == before != {}
 
 
 @pytest.mark.parts

@@ -260,9 +260,9 @@ def _digest(packages: RunPackages) -> str:
 
 
 def _installed() -> dict[str, str]:
-    """Every package that is installed here, and its version."""
+    """Every package that is installed here, and its version. Not those on sys.path besides: setuptools adds its own."""
     versions = {}
-    for one in metadata.distributions():
+    for one in metadata.distributions(path=_own_packages()):
         name = one.metadata["Name"]
         if name and one.version:
             versions[re.sub(r"[-_.]+", "-", name).lower()] = one.version
