@@ -24,8 +24,8 @@ from whet.errors import ConfigError
 from whet.system.origins import note_importer
 
 CONTRACT_VERSION = "0.1.14"
-_HERE = "whet.compat"
-_AGENTS = f"{_HERE}.experimental"
+_HERE, _AGENTS = "whet.compat", "whet.compat.experimental"
+_CLI_AGENTS = f"{_AGENTS}.cli_agent_env:AgentError,CliAgentEnv,CliAgentMonitorRubric"
 
 # Where the names of each module are found, in this order: all public ones of a module, or those after the colon.
 _TYPES = (
@@ -58,11 +58,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "whet.envs.sandboxed.client:CommandTimeoutError",
         f"{_HERE}.hosted_sandboxes:{_HOSTED_ERRORS}",
     ),
-    "verifiers": (
-        "whet",
-        *_TYPES,
-        f"{_HERE}.names:ToolRubric,quiet_verifiers",
-    ),
+    "verifiers": ("whet", *_TYPES, f"{_HERE}.names:ToolRubric,quiet_verifiers"),
     "verifiers.types": _TYPES,
     "verifiers.errors": ("whet.errors",),
     "verifiers.decorators": ("whet.decorators", f"{_HERE}.names:SignalStage"),
@@ -90,9 +86,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         f"{_HERE}.hosted_sandboxes:ThreadedAsyncSandboxClient",
     ),
     "verifiers.envs.experimental.mcp_env": ("whet.envs.mcp_env",),
-    "verifiers.envs.experimental.cli_agent_env": (
-        f"{_AGENTS}.cli_agent_env:AgentError,CliAgentEnv,CliAgentMonitorRubric",
-    ),
+    "verifiers.envs.experimental.cli_agent_env": (_CLI_AGENTS,),
     "verifiers.envs.experimental.harbor_env": (),
     "verifiers.envs.experimental.opencode_env": (
         f"{_AGENTS}.opencode_env:DEFAULT_RUN_COMMAND_TEMPLATE,DEFAULT_SYSTEM_PROMPT,OPENCODE_TOOLS,OpenCodeEnv,"
@@ -101,11 +95,9 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "verifiers.envs.experimental.opencode_qa_env": (f"{_AGENTS}.opencode_env:OpenCodeQAEnv",),
     "verifiers.envs.experimental.rlm_env": (f"{_AGENTS}.rlm_env:RLMEnv", f"{_AGENTS}.rlm_metrics:RLMMonitorRubric"),
     "verifiers.envs.experimental.composable": _COMPOSABLE,
-    "verifiers.envs.experimental.composable.composable_env": (f"{_AGENTS}.composable_env:ComposableEnv",),
+    "verifiers.envs.experimental.composable.composable_env": _COMPOSABLE[:1],
     "verifiers.envs.experimental.composable.harness": (),
-    "verifiers.envs.experimental.composable.task": (
-        f"{_AGENTS}.composable_tasks:SandboxSpec,SandboxTaskSet,TaskSet,discover_sibling_dir",
-    ),
+    "verifiers.envs.experimental.composable.task": _COMPOSABLE[1:],
     "verifiers.envs.integrations": (),
     "verifiers.envs.integrations.reasoninggym_env": ("whet.integrations.reasoning_gym_env",),
     "verifiers.envs.integrations.textarena_env": ("whet.integrations.textarena_env",),
@@ -205,12 +197,11 @@ _RENAMED = {
     ("verifiers", "CliAgentEnv"): f"{_AGENTS}.cli_agent_env:CliAgentEnv",
     ("verifiers", "HarborEnv"): f"{_AGENTS}.harbor_env:HarborAgentEnv",
     (f"{_EXPERIMENTAL}.harbor_env", "HarborEnv"): f"{_AGENTS}.harbor_env:HarborAgentEnv",
-    (f"{_EXPERIMENTAL}", "Task"): f"{_AGENTS}.composable_tasks:ComposableTask",
-    (f"{_EXPERIMENTAL}", "Harness"): f"{_AGENTS}.composable_env:ComposableHarness",
-    (f"{_EXPERIMENTAL}.composable", "Task"): f"{_AGENTS}.composable_tasks:ComposableTask",
-    (f"{_EXPERIMENTAL}.composable", "Harness"): f"{_AGENTS}.composable_env:ComposableHarness",
-    (f"{_EXPERIMENTAL}.composable.task", "Task"): f"{_AGENTS}.composable_tasks:ComposableTask",
-    (f"{_EXPERIMENTAL}.composable.harness", "Harness"): f"{_AGENTS}.composable_env:ComposableHarness",
+    **{
+        (f"{_EXPERIMENTAL}{module}", name): f"{_AGENTS}.{home}"
+        for name, home in (("Task", "composable_tasks:ComposableTask"), ("Harness", "composable_env:ComposableHarness"))
+        for module in ("", ".composable", f".composable.{name.lower()}")
+    },
     (_HOSTED_SANDBOXES, "SandboxClient"): f"{_HERE}.hosted_sandboxes:BlockingSandboxClient",
     ("verifiers.utils.usage_utils", "compute_context_token_metrics"): "whet.clients.usage:context_tokens",
     ("verifiers", "EndpointClientConfig"): "whet.clients.config:EndpointConfig",

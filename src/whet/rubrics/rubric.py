@@ -36,8 +36,7 @@ ScoreObjectProvider = Callable[[State], Mapping[str, Any]]
 GroupScoreObjectProvider = Callable[[list[State]], Mapping[str, Any]]
 LARGEST = 1e30
 """Of a reward or metric either way: sums and squares of greater ones are not finite, in 32 bits or in 64."""
-_OWN_ADVANTAGES = "steps_with_own_advantage"
-_OWN_REWARDS = "steps_with_own_reward"
+_OWN = "steps_with_own_"
 """Numbers of the steps that had one when those of the rollouts were set; only where there are some."""
 
 
@@ -306,9 +305,9 @@ def assign_advantages(states: Sequence[State]) -> None:
 def set_advantages(states: Sequence[State], advantages: Sequence[float]) -> None:
     """Give scored rollouts these advantages, and their steps, where those have none of their own."""
     for state, advantage in zip(states, advantages, strict=True):
-        for key, name in ((_OWN_ADVANTAGES, "advantage"), (_OWN_REWARDS, "reward")):
+        for name in ("advantage", "reward"):
             if own := [number for number, step in enumerate(state["trajectory"]) if step.get(name) is not None]:
-                state[key] = own
+                state[_OWN + name] = own
         state["advantage"] = advantage
         for step in state["trajectory"]:
             if step["advantage"] is None:
@@ -319,20 +318,19 @@ def set_advantages(states: Sequence[State], advantages: Sequence[float]) -> None
 
 def own_step_advantages(state: State) -> dict[int, float]:
     """Of steps to which the environment gave an advantage, by the number of the step; others have the rollout's."""
-    return _own_values(state, "advantage", _OWN_ADVANTAGES)
+    return _own_values(state, "advantage")
 
 
 def own_step_rewards(state: State) -> dict[int, float]:
     """Of steps to which the environment gave a reward, by the number of the step; others say the rollout's, or none."""
-    return _own_values(state, "reward", _OWN_REWARDS)
+    return _own_values(state, "reward")
 
 
-def _own_values(state: State, name: Literal["advantage", "reward"], key: str) -> dict[int, float]:
-    known = set(state.get(key, ()))
+def _own_values(state: State, name: Literal["advantage", "reward"]) -> dict[int, float]:
     return {
         number: value
         for number, step in enumerate(state["trajectory"])
-        if (value := step.get(name)) is not None and (number in known or value != state.get(name))
+        if (value := step.get(name)) is not None and (number in state.get(_OWN + name, ()) or value != state.get(name))
     }
 
 

@@ -37,14 +37,14 @@ def config(rng: Random, level: int) -> Draft:
         solution, shortcut = f"sed -i '/^.{chosen}]/,/^$/ {change}' server.ini", f"sed -i '{change}' server.ini"
         return Draft(ask, solution, [check], shortcut, {"server.ini": lines(rows)})
     limits = {key: rng.randint(1, 99) for key in keys[1:3]}
-    mended = {"port": int(port), "name": keys[0], "limits": limits}
-    broken = json.dumps({**mended, "port": int(before)}, indent=2)
+    repaired = {"port": int(port), "name": keys[0], "limits": limits}
+    broken = json.dumps({**repaired, "port": int(before)}, indent=2)
     broken = broken.replace("\n  }\n}", f",\n  }},\n  // {sentence(rng, 3)}\n}}\n")
-    check = {"check": "json", "path": "config.json", "value": mended}
-    ask = f"config.json is no valid JSON. Mend it, keep all its values but the port, and set that to {port}."
-    mend = "sed -i '/^ *\\/\\//d' config.json"
-    solution = f"{mend}\nsed -i -z -E 's/,(\\s*\\}})/\\1/g; s/{before}/{port}/' config.json"
-    return Draft(ask, solution, [check], f"sed -i s/{before}/{port}/ config.json\n{mend}", {"config.json": broken})
+    check = {"check": "json", "path": "config.json", "value": repaired}
+    ask = f"config.json is not valid JSON. Repair it, keep all its values but the port, and set that to {port}."
+    repair = "sed -i '/^ *\\/\\//d' config.json"
+    solution = f"{repair}\nsed -i -z -E 's/,(\\s*\\}})/\\1/g; s/{before}/{port}/' config.json"
+    return Draft(ask, solution, [check], f"sed -i s/{before}/{port}/ config.json\n{repair}", {"config.json": broken})
 
 
 COMMITS = "git init -q -b main . && git config user.name Dev && git config user.email dev@example.com"
@@ -140,11 +140,11 @@ def program(rng: Random, level: int) -> Draft:
             [("[:-1]", "+= number"), ("[1:-1]", "+= number"), ("", "+= abs(number)"), ("", "= number")]
         )
         files = {"numbers.txt": lines(list(map(str, values))), "total.py": TOTAL.format(some=some, add=add)}
-        ask = "total.py should print the sum of the numbers in numbers.txt, but it does not. Mend it, and write "
+        ask = "total.py should print the sum of the numbers in numbers.txt, but it does not. Repair it, and write "
         run = "python3 total.py > out.txt"
-        mend = "sed -i 's/in numbers.*:/in numbers:/; s/total .*number.*/total += number/' total.py"
+        repair = "sed -i 's/in numbers.*:/in numbers:/; s/total .*number.*/total += number/' total.py"
         checks = [text("out.txt", str(sum(values)))]
-        return Draft(f"{ask}what it prints into out.txt.", f"{mend}\n{run}", checks, run, files)
+        return Draft(f"{ask}what it prints into out.txt.", f"{repair}\n{run}", checks, run, files)
     old, new = rng.choice(".-/ "), rng.choice("_:+=")
     order = rng.choice(["321", "213", "231"])
     name = rng.choice(NAMES)

@@ -93,11 +93,11 @@ class TaskSet:
 
     def get_instruction(self, info: dict[str, Any]) -> str:
         """What the agent is to do."""
-        raise NotImplementedError
+        raise ConfigError(f"{type(self).__name__} should define get_instruction(info).")
 
     def get_rubric(self) -> Any:
         """How rollouts are scored; it has to end the sandbox where `keep_sandbox_for_scoring` leaves it one."""
-        raise NotImplementedError
+        raise ConfigError(f"{type(self).__name__} should define get_rubric().")
 
     def get_sandbox_spec(self, info: dict[str, Any]) -> ComposableSandbox | None:
         return None
@@ -158,4 +158,4 @@ class SandboxTaskSet(TaskSet):
     """Tasks that need a sandbox. Override `get_sandbox_spec` too."""
 
     def get_sandbox_spec(self, info: dict[str, Any]) -> ComposableSandbox:
-        raise NotImplementedError
+        raise ConfigError(f"{type(self).__name__} should define get_sandbox_spec(info).")

@@ -241,9 +241,7 @@ class SandboxClient:
         self._entry(sandbox_id).jobs[job_id] = job
         return BackgroundJob(job_id, sandbox_id)
 
-    async def get_background_job(
-        self, sandbox_id: str, job: BackgroundJob, timeout: float | None = None
-    ) -> BackgroundJobStatus:
+    async def get_background_job(self, sandbox_id: str, job: BackgroundJob, timeout: Any = None) -> BackgroundJobStatus:
         """Whether a job has ended, and how; `timeout` is accepted for 0.1."""
         running = self._job(job)
         return _status(job, await running.wait()) if running.done else BackgroundJobStatus(job.job_id, False)
@@ -273,12 +271,7 @@ class SandboxClient:
         return FileUploadResponse(file_path, Path(local_file_path).stat().st_size)
 
     async def upload_bytes(
-        self,
-        sandbox_id: str,
-        file_path: str,
-        file_bytes: bytes,
-        filename: str | None = None,
-        timeout: float | None = None,
+        self, sandbox_id: str, file_path: str, file_bytes: bytes, filename: str | None = None, timeout: Any = None
     ) -> FileUploadResponse:
         await (await self.sandbox(sandbox_id)).write(file_path, file_bytes)
         return FileUploadResponse(file_path, len(file_bytes))
