@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from whet.display.live import forwards
 from whet.gepa.types import CandidateRecord, SearchObserver
 
 
+@forwards
 class Forwarder(SearchObserver):
     """Passes every event on through one method, `send`."""
 
     def send(self, event: str, *args: Any) -> None:
         """An event by the name of its method, and what it carries."""
         raise NotImplementedError
-
-
-def _forward(event: str) -> Callable[..., None]:
-    return lambda self, *args: self.send(event, *args)
-
-
-for _event in filter(lambda name: not name.startswith("_"), dir(SearchObserver)):
-    setattr(Forwarder, _event, _forward(_event))
 
 
 class Several(Forwarder):

@@ -5,10 +5,9 @@ The data is read in one pass over the rollouts; from it follow the values of `se
 
 from __future__ import annotations
 
-import itertools
 import json
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -213,44 +212,29 @@ class Node:
 
     record: CandidateRecord
     column: int
-    row: float
+    row: int
     rejected: int  # proposals that were made from it and rejected
 
 
 def lineage(records: Sequence[CandidateRecord]) -> list[Node]:
-    """The seed and what was accepted, each between its children; those whose parents are unknown begin a tree."""
+    """The seed and what was accepted, each beside its first child; those whose parents are unknown begin a tree."""
     pool = [one for one in records if one.verdict != "rejected"]
     first: dict[str, CandidateRecord] = {}
     for one in pool:
         first.setdefault(one.id, one)
-    children: dict[int, list[CandidateRecord]] = {one.number: [] for one in pool}
-    columns: dict[int, int] = {}
-    waiting = []
+    children: dict[int | None, list[CandidateRecord]] = defaultdict(list)
     for one in pool:
         parent = next((first[id] for id in one.parents if id in first and first[id].number < one.number), None)
-        if parent is None:
-            columns[one.number] = 0
-            waiting.append(one)
-        else:
-            children[parent.number].append(one)
-    order: list[CandidateRecord] = []
-    waiting.reverse()
-    while waiting:  # no recursion: a lineage may be as long as a search
-        one = waiting.pop()
-        order.append(one)
-        for child in reversed(children[one.number]):
-            columns[child.number] = columns[one.number] + 1
-            waiting.append(child)
-    rows: dict[int, float] = {}
-    free = itertools.count()
-    for one in order:
-        if not children[one.number]:
-            rows[one.number] = next(free)
-    for one in reversed(order):
-        if below := children[one.number]:
-            rows[one.number] = (rows[below[0].number] + rows[below[-1].number]) / 2
+        children[None if parent is None else parent.number].append(one)
     rejected = Counter(parent for one in records if one.verdict == "rejected" for parent in one.parents)
-    return [Node(one, columns[one.number], rows[one.number], rejected[one.id]) for one in order]
+    nodes, row = [], 0
+    waiting = [(one, 0) for one in reversed(children[None])]
+    while waiting:  # no recursion: a lineage may be as long as a search
+        one, column = waiting.pop()
+        nodes.append(Node(one, column, row, rejected[one.id]))
+        row += not children[one.number]
+        waiting += [(child, column + 1) for child in reversed(children[one.number])]
+    return nodes
 
 
 def ancestors(records: Sequence[CandidateRecord], last: CandidateRecord | None) -> set[int]:

@@ -80,33 +80,24 @@ def _shortened(lines: Sequence[str], head: int, tail: int) -> Iterator[DiffLine]
 
 def _changed(old: Sequence[str], new: Sequence[str]) -> Iterator[DiffLine]:
     """Removed lines, then added ones; a line with a counterpart has its differing words marked."""
-    gone, came = [_all(line) for line in old], [_all(line) for line in new]
+    gone, came = ([_all(line) for line in lines] for lines in (old, new))
     for here, there in _counterparts(old, new):
         gone[here], came[there] = _compare(old[here], new[there])
     yield from (DiffLine("gone", pieces) for pieces in gone)
     yield from (DiffLine("new", pieces) for pieces in came)
 
 
-def _counterparts(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
-    """Which line became which: pairs in order, so that what they have in common is as much as can be."""
+def _counterparts(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Which line became which, in order: of the lines after the last counterpart, the one that is most alike."""
     if len(old) * len(new) > MOST_PAIRS:
-        return []
-    a, b = ([Counter(_WORDS.findall(line)) for line in lines] for lines in (old, new))
-    best = [[0.0] * (len(b) + 1) for _ in range(len(a) + 1)]
-    for here in reversed(range(len(a))):
-        for there in reversed(range(len(b))):
-            together = best[here + 1][there + 1] + _alike(a[here], b[there])
-            best[here][there] = max(together, best[here + 1][there], best[here][there + 1])
-    pairs, here, there = [], 0, 0
-    while here < len(a) and there < len(b):
-        if best[here][there] == best[here + 1][there]:
-            here += 1
-        elif best[here][there] == best[here][there + 1]:
-            there += 1
-        else:
-            pairs.append((here, there))
-            here, there = here + 1, there + 1
-    return pairs
+        return
+    words = [Counter(_WORDS.findall(line)) for line in new]
+    rest = 0
+    for here, line in enumerate(old):
+        alike = [_alike(Counter(_WORDS.findall(line)), other) for other in words[rest:]]
+        if any(alike):
+            yield here, rest + alike.index(max(alike))
+            rest += alike.index(max(alike)) + 1
 
 
 def _alike(a: Counter[str], b: Counter[str]) -> float:

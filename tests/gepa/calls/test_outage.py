@@ -81,9 +81,13 @@ def test_one_call_looks_and_the_others_wait_until_it_has_succeeded() -> None:
 
 
 def test_calls_that_were_in_flight_when_it_began_are_one_failure() -> None:
-    outage = Outage(1, 0.0)
-    assert all(outage.failed(probed=False) for _ in range(20))
-    assert not outage.failed(probed=True)
+    async def in_flight() -> None:
+        outage = Outage(1, 0.0)
+        assert all(outage.failed(probed=False) for _ in range(20))
+        assert await outage.enter()
+        assert not outage.failed(probed=True)
+
+    run(in_flight())
 
 
 def test_a_cancelled_probe_is_repeated_by_another_call() -> None:

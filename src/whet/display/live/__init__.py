@@ -13,7 +13,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from whet.system.terminal import safe_text
 
@@ -43,6 +43,21 @@ class RunObserver:
 
     def close(self) -> None:
         """The last event, also after a failure: the terminal is restored here."""
+
+
+Observer = TypeVar("Observer", bound=RunObserver)
+
+
+def forwards(observer: type[Observer]) -> type[Observer]:
+    """Class decorator: events that the class does not handle itself are passed to its `send(event, *args)`."""
+
+    def forward(event: str) -> Callable[..., None]:
+        return lambda self, *args: self.send(event, *args)
+
+    for event in dir(observer):
+        if not event.startswith("_") and event not in vars(observer):
+            setattr(observer, event, forward(event))
+    return observer
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -200,23 +201,22 @@ class Calls:
     ) -> Scored:
         tried = 0
         while True:
-            slot = _Slot(self, call, promised)
+            probe = _Probe()
             try:
-                attempt = await self._execute(candidate, example, call, slot)
-            except WhetError as error:
-                self._outage.left(slot.probes)
-                raise self._ends(error) from None
-            except BaseException:
-                self._outage.left(slot.probes)
+                attempt = await self._execute(candidate, example, call, self._slot(call, promised, probe))
+            except BaseException as error:
+                self._outage.left(probe.probes)
+                if isinstance(error, WhetError):
+                    raise self._ends(error) from None
                 raise
             if attempt.failure is None:
-                self._outage.succeeded(slot.probes)
+                self._outage.succeeded(probe.probes)
                 return self._finished(
                     call, {**attempt.row, "phase": promised.phase, "environment": example.environment}
                 )
             tried += 1
-            is_news = slot.probes or not self._outage.lasts  # others that were in flight fail for the same reason
-            if not self._outage.failed(slot.probes) or tried > self._max_retries:
+            is_news = probe.probes or not self._outage.lasts  # others that were in flight fail for the same reason
+            if not self._outage.failed(probe.probes) or tried > self._max_retries:
                 raise self._ends(
                     GepaError(
                         f"calls keep failing: {attempt.failure}. What has finished is kept; fix the cause, then "
@@ -241,34 +241,24 @@ class Calls:
         self._observer.finished(scored, self._budget.spent, self._cost(), False)
         return scored
 
-    async def enter(self, call: RolloutCall, promised: PromisedCalls) -> bool:
-        """Logs a call as begun and takes a slot for it. Returns whether the call probes a failed endpoint."""
-        await self._written.acquire()
-        probes = counted = has_slot = False
-        try:
+    @asynccontextmanager
+    async def _slot(self, call: RolloutCall, promised: PromisedCalls, probe: _Probe) -> AsyncIterator[None]:
+        """The `limit` of one attempt: logs the call as begun, and is held while it is in flight."""
+        async with self._written:
             await self._wait_for_money(promised.phase)
             self._check()
             promised.begin()
             self._in_flight += 1
-            counted = True
-            await self._log.begin(call.key, promised.phase, self._cost())
-            await self._slots.acquire()
-            has_slot = True
-            probes = await self._outage.enter()
-            self._check()
-            return probes
-        except BaseException:
-            self._outage.left(probes)
-            self.leave(counted=counted, has_slot=has_slot)
-            raise
-
-    def leave(self, *, counted: bool = True, has_slot: bool = True) -> None:
-        self._in_flight -= counted
-        self._ended.set()
-        self._ended = asyncio.Event()
-        self._written.release()
-        if has_slot:
-            self._slots.release()
+            try:
+                await self._log.begin(call.key, promised.phase, self._cost())
+                async with self._slots:
+                    probe.probes = await self._outage.enter()
+                    self._check()
+                    yield
+            finally:
+                self._in_flight -= 1
+                self._ended.set()
+                self._ended = asyncio.Event()
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -281,18 +271,11 @@ class Calls:
             await self._ended.wait()
 
 
-class _Slot:
-    """The `limit` of one attempt: held while it is in flight, and entered only by calls that count as begun."""
+@dataclass(slots=True)
+class _Probe:
+    """Whether an attempt probes an endpoint that has failed."""
 
-    def __init__(self, calls: Calls, call: RolloutCall, promised: PromisedCalls) -> None:
-        self._calls, self._call, self._promised = calls, call, promised
-        self.probes = False
-
-    async def __aenter__(self) -> None:
-        self.probes = await self._calls.enter(self._call, self._promised)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._calls.leave()
+    probes: bool = False
 
 
 class RolloutExecutor:

@@ -7,7 +7,6 @@ all calls that are waiting.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 from whet.errors import ContentFilterError, InfraError, InvalidModelResponseError, ModelError
 
@@ -23,68 +22,59 @@ class Outage:
         """Waits `delay` seconds after a failure, twice as long after each failed probe; `most_probes` may fail."""
         self._most, self._delay = most_probes, delay
         self._failures = 0
-        self._probing = False
-        self._changed = asyncio.Event()
-        self._given_up = asyncio.Event()
+        self._given_up = False
+        self._over = asyncio.Event()
+        self._over.set()
+        self._probe = asyncio.Lock()  # held by the call that probes
 
     @property
     def lasts(self) -> bool:
-        return self._failures > 0
+        return not self._over.is_set()
 
     async def enter(self) -> bool:
         """Returns when a call may begin; True for the call that probes the endpoint.
 
         After `give_up` it returns at once, and the caller checks for the failure.
         """
-        while self.lasts and not self._given_up.is_set():
-            if not self._probing:
-                self._probing = True
-                try:
-                    await self._rest(min(LONGEST_REST_S, self._delay * 2 ** (self._failures - 1)))
-                except asyncio.CancelledError:
-                    self._stop_probing()
-                    raise
-                return True
-            await self._changed.wait()
+        if not self.lasts:
+            return False
+        await self._probe.acquire()
+        try:
+            rest = min(LONGEST_REST_S, self._delay * 2 ** (self._failures - 1))
+            if self.lasts:
+                await asyncio.wait_for(self._over.wait(), rest)
+        except TimeoutError:
+            return True
+        except BaseException:
+            self._probe.release()
+            raise
+        self._probe.release()
         return False
-
-    async def _rest(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._given_up.wait(), seconds)
 
     def give_up(self) -> None:
         """Release all waiting calls: the run ends."""
-        self._given_up.set()
-        self._wake()
+        self._given_up = True
+        self._over.set()
 
     def succeeded(self, probed: bool) -> None:
         """A call has succeeded."""
         self._failures = 0
-        if probed:
-            self._probing = False
-        self._wake()
+        self._over.set()
+        self.left(probed)
 
     def failed(self, probed: bool) -> bool:
         """A call has failed because of the endpoint. Returns whether to keep waiting for it."""
-        if probed:
+        if probed or not self.lasts:
             self._failures += 1
-            self._stop_probing()
-        elif not self.lasts:
-            self._failures = 1
+        if not self._given_up:
+            self._over.clear()
+        self.left(probed)
         return self._failures <= self._most
 
     def left(self, probed: bool) -> None:
-        """A call was cancelled or never begun."""
+        """A call has ended, or was cancelled or never begun."""
         if probed:
-            self._stop_probing()
-
-    def _stop_probing(self) -> None:
-        self._probing = False
-        self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+            self._probe.release()
 
 
 def endpoint_failure(error: BaseException | None) -> str | None:

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from whet.errors import RunError
 from whet.gepa.types import CandidateRecord, SearchObserver
 from whet.records.directory import CANDIDATES
-from whet.system.files import LineFile, json_line, read_lines, write_whole
+from whet.system.files import json_line, read_lines, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,6 @@ class CandidateWriter(SearchObserver):
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._decided: set[int] = set()  # candidates of this process
-        self._on_disk = False  # whether both files are as they should be; a kill may have come between them
         self._failed = False  # whether the last write did
         try:
             self._records = {record.number: record for record in read_candidates(directory)}
@@ -60,36 +59,25 @@ class CandidateWriter(SearchObserver):
     def decided(self, record: CandidateRecord) -> None:
         number = record.number
         self._decided.add(number)
-        known = self._records.get(number) == record
-        if known and self._on_disk:
-            return
-        comes_last = all(number > other for other in self._records)
-        if not comes_last and not known:
+        if number in self._records and self._records[number] != record:
             # A search that takes another way than the one on disk leaves nothing of that one after the fork.
-            kept = [other for other in self._records if other < number or other in self._decided]
-            self._records = {other: self._records[other] for other in kept}
-            self._on_disk = False
+            self._records = {
+                other: one for other, one in self._records.items() if other < number or other in self._decided
+            }
         self._records[number] = dataclasses.replace(record)
-        self._write(record if comes_last else None)
+        self._write()
 
-    def _write(self, new: CandidateRecord | None = None) -> None:
-        """Both files; where they are as they should be but for a new candidate, only what it changes."""
+    def _write(self) -> None:
         records = [record for _, record in sorted(self._records.items())]
-        only_new = new if self._on_disk else None
-        self._on_disk = False
         try:
-            if only_new is not None:
-                LineFile(self._directory / CANDIDATES).append([_row(only_new)])
-            else:
-                write_whole(self._directory / CANDIDATES, _lines(records))
-            if only_new is None or only_new.verdict != "rejected":
-                write_whole(self._directory / FRONTIER, _lines(frontier(records)))
+            write_whole(self._directory / CANDIDATES, _lines(records))
+            write_whole(self._directory / FRONTIER, _lines(frontier(records)))
         except OSError as error:
             if not self._failed:
                 logger.warning("%s: cannot write (%s); the search continues", error.filename, error.strerror or error)
             self._failed = True
         else:
-            self._failed, self._on_disk = False, True
+            self._failed = False
 
     def close(self) -> None:
         """Write what could not be written so far."""
@@ -165,9 +153,5 @@ def _damaged(path: Path, line: int, what: str, directory: Path) -> RunError:
     )
 
 
-def _row(record: CandidateRecord | Frontier) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-
-
 def _lines(records: Iterable[CandidateRecord | Frontier]) -> str:
-    return "".join(json_line(_row(record)) for record in records)
+    return "".join(json_line(dataclasses.asdict(record)) for record in records)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from whet.calls import describe
-from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
+from whet.display.live import forwards
 from whet.rl.monitors.protocol import Monitor as Monitor
+from whet.rl.monitors.protocol import Outcome
 from whet.system.terminal import safe_text
 
 
@@ -34,6 +36,7 @@ def console_and_others(*, quiet: bool, status: Monitor | None = None, others: Se
 logger = logging.getLogger(__name__)
 
 
+@forwards
 class MonitorGroup(Monitor):
     """Several monitors as one: calls every monitor, in the order given.
 
@@ -46,36 +49,15 @@ class MonitorGroup(Monitor):
         self._all = tuple(monitors)
         self.monitors = list(monitors)
 
-    def start(self, plan: RunPlan) -> None:
-        self._call_each(lambda monitor: monitor.start(plan))
-
-    def phase(self, name: str, done: int, total: int) -> None:
-        self._call_each(lambda monitor: monitor.phase(name, done, total))
-
-    def step(self, report: StepReport) -> None:
-        self._call_each(lambda monitor: monitor.step(report))
-
-    def rewound(self, step: int) -> None:
-        self._call_each(lambda monitor: monitor.rewound(step))
-
-    def evaluation(self, report: EvalReport) -> None:
-        self._call_each(lambda monitor: monitor.evaluation(report))
-
-    def watch(self, sampling: Callable[[], str]) -> None:
-        self._call_each(lambda monitor: monitor.watch(sampling))
-
-    def note(self, text: str) -> None:
-        self._call_each(lambda monitor: monitor.note(text))
-
     def ended(self, outcome: Outcome) -> None:
         """Reaches every monitor, also one that is off: how a run ended matters most."""
         self.monitors = list(self._all)
-        self._call_each(lambda monitor: monitor.ended(outcome))
+        self.send("ended", outcome)
 
-    def _call_each(self, call: Callable[[Monitor], None]) -> None:
+    def send(self, event: str, *args: Any) -> None:
         for monitor in tuple(self.monitors):
             try:
-                call(monitor)
+                getattr(monitor, event)(*args)
             except Exception as error:
                 self.monitors.remove(monitor)
                 name = type(monitor).__name__
