@@ -8,14 +8,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from whet.dashboard.pages.rendering import PageRoute, address, render, root_of
+from whet.dashboard.pages.rendering import PageRoute, address, root_of
 from whet.hub import policy
-from whet.hub.answers import NewTokenAnswer, NewUserAnswer
 from whet.hub.api import accounts as api
 from whet.hub.api.call import HubRequest, Identity, action
 from whet.hub.pages.routes import PageCall
 from whet.hub.policy import Role
-from whet.service.pages.forms import ALL, Text, confirm, filled, owners_of, sent, viewer_in
+from whet.service.pages.forms import ALL, Text, confirm, filled, form_page, owners_of, sent, viewer_in
 from whet.service.service import service_of
 from whet.service.training_api import training_api_of
 
@@ -33,30 +32,24 @@ def settings_page(request: Request, call: PageCall) -> Response:
 @router.get("/tokens")
 @action(policy.TOKENS)
 def tokens_page(request: Request, call: PageCall) -> Response:
-    return _tokens(request, call)
-
-
-def _tokens(
-    request: Request, call: HubRequest, problem: str = "", status: int = 200, made: NewTokenAnswer | None = None
-) -> Response:
     items = api.list_tokens(call, ALL).items
     api_of = training_api_of(service_of(request).data)
-    return render(request, "tokens.html", status, tokens=items, problem=problem, made=made, training_api=api_of)
+    return form_page(request, "tokens.html", tokens=items, training_api=api_of)
 
 
 @router.post("/tokens")
 @action(policy.TOKENS)
 def add_token(request: Request, call: PageCall, name: Text, scope: Text = "read", days: Text = "90") -> Response:
     """The page with the new token, which is shown only here."""
-    page = partial(_tokens, request, call)
     body = {"name": name.strip(), "scope": scope, "days": days}
-    return sent(request, lambda: api.add_token(call, filled(api.NewToken, **body)), lambda made: page(made=made), page)
+    page = partial(tokens_page, request, call)
+    return sent(request, lambda: api.add_token(call, filled(api.NewToken, **body)), None, page)
 
 
 @router.post("/tokens/{token}/revoke")
 @action(policy.TOKENS)
 def revoke_token(request: Request, call: PageCall, token: Identity) -> Response:
-    return sent(request, lambda: api.revoke_token(call, token), "/tokens", partial(_tokens, request, call))
+    return sent(request, lambda: api.revoke_token(call, token), "/tokens", partial(tokens_page, request, call))
 
 
 @router.get("/tokens/{token}/revoke")
@@ -75,25 +68,19 @@ def ask_to_revoke(request: Request, call: PageCall, token: Identity) -> Response
 @router.get("/members")
 @action(policy.SEE_MEMBERS)
 def members_page(request: Request, call: PageCall, owner: str = "") -> Response:
-    return _members(request, call, owner)
-
-
-def _members(request: Request, call: HubRequest, owner: str, problem: str = "", status: int = 200) -> Response:
     viewer = viewer_in(request)
     organisations = [name for name in owners_of(viewer, Role.VIEWER) if name != viewer.name]
     owner = owner or next(iter(organisations), "")
     listing = HubRequest(call.hub, policy.SEE_MEMBERS, call.token, call.base, call.request, call.kind)
     items = api.list_members(listing, ALL, owner).items if owner else []
-    return render(
+    return form_page(
         request,
         "members.html",
-        status,
         owner=owner,
         owners=organisations,
         members=items,
         roles=ROLES,
         may_change=viewer.is_admin or viewer.roles.get(owner, Role.NONE) >= Role.OWNER,
-        problem=problem,
     )
 
 
@@ -103,13 +90,13 @@ def set_member(request: Request, call: PageCall, owner: Text, user: Text, role: 
     def do() -> Any:
         return api.set_member(call, owner, user.strip(), filled(api.Member, role=role))
 
-    return sent(request, do, address("/members", {"owner": owner}), partial(_members, request, call, owner))
+    return sent(request, do, address("/members", {"owner": owner}), partial(members_page, request, call, owner))
 
 
 @router.post("/members/remove")
 @action(policy.MEMBERS)
 def remove_member(request: Request, call: PageCall, owner: Text, user: Text) -> Response:
-    again = partial(_members, request, call, owner)
+    again = partial(members_page, request, call, owner)
     return sent(request, lambda: api.remove_member(call, owner, user), address("/members", {"owner": owner}), again)
 
 
@@ -120,39 +107,28 @@ def add_organisation(request: Request, call: PageCall, name: Text) -> Response:
         request,
         lambda: api.add_organisation(call, filled(api.NewOrganisation, name=name.strip())),
         address("/members", {"owner": name.strip()}),
-        partial(_members, request, call, ""),
+        partial(members_page, request, call),
     )
 
 
 @router.get("/users")
 @action(policy.USERS)
 def users_page(request: Request, call: PageCall) -> Response:
-    return _users(request, call)
-
-
-def _users(
-    request: Request, call: HubRequest, problem: str = "", status: int = 200, made: NewUserAnswer | None = None
-) -> Response:
-    items = api.list_users(call, ALL).items
-    return render(request, "users.html", status, users=items, problem=problem, made=made)
+    return form_page(request, "users.html", users=api.list_users(call, ALL).items)
 
 
 @router.post("/users")
 @action(policy.USERS)
 def add_user(request: Request, call: PageCall, name: Text, is_admin: Text = "") -> Response:
     """The page with the new user's first token, which is shown only here."""
-    page = partial(_users, request, call)
     body = {"name": name.strip(), "is_admin": is_admin == "true"}
-    return sent(request, lambda: api.add_user(call, filled(api.NewUser, **body)), lambda made: page(made=made), page)
+    page = partial(users_page, request, call)
+    return sent(request, lambda: api.add_user(call, filled(api.NewUser, **body)), None, page)
 
 
 @router.get("/users/{user}/disable")
 @action(policy.USERS)
 def ask_to_disable(request: Request, call: PageCall, user: str) -> Response:
-    return _ask_user(request, user)
-
-
-def _ask_user(request: Request, user: str, problem: str = "", status: int = 200) -> Response:
     return confirm(
         request,
         title=f"Disable {user}?",
@@ -160,12 +136,10 @@ def _ask_user(request: Request, user: str, problem: str = "", status: int = 200)
         button="Disable the user",
         target=f"/users/{user}/disable",
         back="/users",
-        problem=problem,
-        status=status,
     )
 
 
 @router.post("/users/{user}/disable")
 @action(policy.USERS)
 def disable_user(request: Request, call: PageCall, user: str) -> Response:
-    return sent(request, lambda: api.disable_user(call, user), "/users", partial(_ask_user, request, user))
+    return sent(request, lambda: api.disable_user(call, user), "/users", partial(ask_to_disable, request, call, user))

@@ -16,7 +16,7 @@ from whet.hub.policy import Role
 from whet.service.answers import DeploymentAnswer
 from whet.service.api import deployments as api
 from whet.service.domain.deployments import DEPLOY, SEE
-from whet.service.pages.forms import ALL, Text, confirm, filled, sent, viewer_in
+from whet.service.pages.forms import ALL, Text, confirm, filled, form_page, sent, viewer_in
 
 router = APIRouter(route_class=PageRoute)
 MOST_RUNS = 100
@@ -31,11 +31,7 @@ def deployments_page(request: Request, call: PageCall) -> Response:
 
 @router.get("/deployments/new")
 @action(SEE)
-def new_page(request: Request, call: PageCall, run: str = "", step: str = "") -> Response:
-    return _new(request, run, step, "")
-
-
-def _new(request: Request, run: str, step: str, name: str, problem: str = "", status: int = 200) -> Response:
+def new_page(request: Request, call: PageCall, run: str = "", step: str = "", name: str = "") -> Response:
     dashboard, viewer = request.state.dashboard, viewer_in(request)
     runs = [
         one
@@ -48,16 +44,14 @@ def _new(request: Request, run: str, step: str, name: str, problem: str = "", st
         shown = dashboard.run(run)
         listed = checkpoints(dashboard.data.checks, shown) if shown.directory is not None else []
         steps = [one["step"] for one in listed if one["deployable"]]
-    return render(
+    return form_page(
         request,
         "deployment_new.html",
-        status,
         runs=runs,
         run=run,
         steps=sorted(steps, reverse=True),
         step=step,
         name=name,
-        problem=problem,
     )
 
 
@@ -67,10 +61,12 @@ def create(request: Request, call: PageCall, run: Text, step: Text = "", name: T
     def do() -> DeploymentAnswer:
         return api.create_deployment(call, filled(api.DeploymentRequest, run=run, step=step, name=name.strip()))
 
-    def show(made: DeploymentAnswer) -> Response:
-        return RedirectResponse(f"{root_of(request)}/deployments/{made.id}", status_code=303)
+    def page() -> Response:
+        if request.state.made is None:
+            return new_page(request, call, run, step, name)
+        return RedirectResponse(f"{root_of(request)}/deployments/{request.state.made.id}", status_code=303)
 
-    return sent(request, do, show, partial(_new, request, run, step, name))
+    return sent(request, do, None, page)
 
 
 @router.get("/deployments/{deployment}")
@@ -89,25 +85,18 @@ def _health(answer: DeploymentAnswer) -> list[tuple[str, str]]:
 @router.get("/deployments/{deployment}/delete")
 @action(SEE)
 def ask_to_delete(request: Request, call: PageCall, deployment: Identity) -> Response:
-    shown = api.show_deployment(call, deployment)
-    return _ask(request, deployment, shown.model)
-
-
-def _ask(request: Request, deployment: str, model: str, problem: str = "", status: int = 200) -> Response:
     return confirm(
         request,
-        title=f"Delete {model}?",
+        title=f"Delete {api.show_deployment(call, deployment).model}?",
         text="It answers no request any more. The run and its checkpoints stay; it can be deployed again.",
         button="Delete the deployment",
         target=f"/deployments/{deployment}/delete",
         back=f"/deployments/{deployment}",
-        problem=problem,
-        status=status,
     )
 
 
 @router.post("/deployments/{deployment}/delete")
 @action(DEPLOY)
 def delete(request: Request, call: PageCall, deployment: Identity) -> Response:
-    again = partial(_ask, request, deployment, "this deployment")
+    again = partial(ask_to_delete, request, call, deployment)
     return sent(request, lambda: api.delete_deployment(call, deployment), "/deployments", again)

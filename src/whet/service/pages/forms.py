@@ -15,7 +15,6 @@ from whet.hub.errors import HubError
 from whet.hub.policy import Role
 from whet.service.domain.access import RequestUser
 
-T = TypeVar("T")
 Body = TypeVar("Body", bound=RequestBody)
 Text = Annotated[Words, Form(max_length=2_000)]
 """A field of a form."""
@@ -46,35 +45,31 @@ def filled(body: type[Body], **values: Any) -> Body:
         raise HubError("invalid", f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
 
 
-def sent(
-    request: Request, do: Callable[[], T], then: str | Callable[[T], Response], again: Callable[[str, int], Response]
-) -> Response:
-    """Do what a form asks and go to `then`, a path below the root, or the page of the result.
+def sent(request: Request, do: Callable[[], Any], then: str | None, page: Callable[[], Response]) -> Response:
+    """Do what a form asks and go to `then`, a path below the root; without one `page` is shown, with what was `made`.
 
-    `again` is the page with why it was refused.
+    Where it was refused, `page` is shown with the reason.
     """
+    request.state.made = None
     try:
-        done = do()
+        request.state.made = do()
     except HubError as error:
         if error.code == "unauthenticated":
             raise
-        return again(str(error), error.status)
-    if callable(then):
-        return then(done)
+        request.state.refused = error
+        return page()
+    if then is None:
+        return page()
     return RedirectResponse(root_of(request) + then, status_code=303)
 
 
-def confirm(
-    request: Request,
-    *,
-    title: str,
-    text: str,
-    button: str,
-    target: str,
-    back: str,
-    problem: str = "",
-    status: int = 200,
-) -> Response:
+def form_page(request: Request, template: str, *, problem: str = "", **values: Any) -> Response:
+    """A page with a form. Its template has `made`, by the form that was sent, and the `problem` it was refused for."""
+    refused: HubError | None = getattr(request.state, "refused", None)
+    status, problem = (200, problem) if refused is None else (refused.status, str(refused))
+    return render(request, template, status, problem=problem, made=getattr(request.state, "made", None), **values)
+
+
+def confirm(request: Request, *, title: str, text: str, button: str, target: str, back: str) -> Response:
     """A page that asks before something is done that cannot be undone. `target` and `back` are paths below the root."""
-    values = {"title": title, "text": text, "button": button, "target": target, "back": back, "problem": problem}
-    return render(request, "confirm.html", status, **values)
+    return form_page(request, "confirm.html", title=title, text=text, button=button, target=target, back=back)

@@ -10,13 +10,13 @@ from starlette.responses import Response
 
 from whet.dashboard.pages.rendering import PageRoute, address, render
 from whet.hub import policy
-from whet.hub.api.call import HubRequest, Identity, ListRange, action
+from whet.hub.api.call import Identity, ListRange, action
 from whet.hub.pages.routes import PageCall
 from whet.hub.policy import Role
 from whet.service.answers import NewWebhookAnswer
 from whet.service.api import owners, webhooks
 from whet.service.domain.access import QUOTAS, SECRETS, SEE
-from whet.service.pages.forms import ALL, Text, confirm, filled, owners_of, sent, viewer_in
+from whet.service.pages.forms import ALL, Text, confirm, filled, form_page, owners_of, sent, viewer_in
 
 router = APIRouter(route_class=PageRoute)
 EVENTS = ("run.queued", "run.starting", "run.running", "run.finished", "run.failed", "run.stopped")
@@ -31,16 +31,10 @@ def _choice(request: Request, owner: str, role: Role) -> tuple[str, list[str]]:
 
 @router.get("/secrets")
 @action(SECRETS)
-def secrets_page(request: Request, call: PageCall, owner: str = "") -> Response:
-    return _secrets(request, call, owner)
-
-
-def _secrets(
-    request: Request, call: HubRequest, owner: str, problem: str = "", status: int = 200, name: str = ""
-) -> Response:
+def secrets_page(request: Request, call: PageCall, owner: str = "", name: str = "") -> Response:
     owner, known = _choice(request, owner, Role.MAINTAINER)
     items = owners.list_secrets(call, ALL, owner).items
-    return render(request, "secrets.html", status, owner=owner, owners=known, secrets=items, problem=problem, name=name)
+    return form_page(request, "secrets.html", owner=owner, owners=known, secrets=items, name=name)
 
 
 @router.post("/secrets")
@@ -49,45 +43,22 @@ def set_secret(request: Request, call: PageCall, owner: Text, name: Text, value:
     def do() -> Any:
         return owners.set_secret(call, owner, name.strip(), filled(owners.SecretBody, value=value))
 
-    return sent(request, do, address("/secrets", {"owner": owner}), partial(_secrets, request, call, owner, name=name))
+    return sent(request, do, address("/secrets", {"owner": owner}), partial(secrets_page, request, call, owner, name))
 
 
 @router.post("/secrets/delete")
 @action(SECRETS)
 def delete_secret(request: Request, call: PageCall, owner: Text, name: Text) -> Response:
-    again = partial(_secrets, request, call, owner)
+    again = partial(secrets_page, request, call, owner)
     return sent(request, lambda: owners.delete_secret(call, owner, name), address("/secrets", {"owner": owner}), again)
 
 
 @router.get("/webhooks")
 @action(policy.MAINTAIN)
-def webhooks_page(request: Request, call: PageCall, owner: str = "") -> Response:
-    return _webhooks(request, call, owner)
-
-
-def _webhooks(
-    request: Request,
-    call: HubRequest,
-    owner: str,
-    problem: str = "",
-    status: int = 200,
-    made: NewWebhookAnswer | None = None,
-    url: str = "",
-) -> Response:
+def webhooks_page(request: Request, call: PageCall, owner: str = "", url: str = "") -> Response:
     owner, known = _choice(request, owner, Role.MAINTAINER)
     items = webhooks.list_webhooks(call, ALL, owner).items
-    return render(
-        request,
-        "webhooks.html",
-        status,
-        owner=owner,
-        owners=known,
-        webhooks=items,
-        events=EVENTS,
-        problem=problem,
-        made=made,
-        url=url,
-    )
+    return form_page(request, "webhooks.html", owner=owner, owners=known, webhooks=items, events=EVENTS, url=url)
 
 
 @router.post("/webhooks")
@@ -100,12 +71,11 @@ def add_webhook(
     events: Annotated[list[str], Form()] = [],  # noqa: B006
 ) -> Response:
     """The page with the new webhook's signing secret, which is shown only here."""
-    page = partial(_webhooks, request, call, owner)
 
     def do() -> NewWebhookAnswer:
         return webhooks.add_webhook(call, filled(webhooks.NewWebhook, owner=owner, url=url.strip(), events=events))
 
-    return sent(request, do, lambda made: page(made=made), partial(page, url=url))
+    return sent(request, do, None, lambda: webhooks_page(request, call, owner, "" if request.state.made else url))
 
 
 @router.get("/webhooks/{webhook}")
@@ -118,10 +88,6 @@ def deliveries_page(request: Request, call: PageCall, webhook: Identity, cursor:
 @router.get("/webhooks/{webhook}/delete")
 @action(policy.MAINTAIN)
 def ask_to_delete_webhook(request: Request, call: PageCall, webhook: Identity) -> Response:
-    return _ask_webhook(request, webhook)
-
-
-def _ask_webhook(request: Request, webhook: str, problem: str = "", status: int = 200) -> Response:
     return confirm(
         request,
         title="Delete this webhook?",
@@ -129,31 +95,23 @@ def _ask_webhook(request: Request, webhook: str, problem: str = "", status: int 
         button="Delete the webhook",
         target=f"/webhooks/{webhook}/delete",
         back="/webhooks",
-        problem=problem,
-        status=status,
     )
 
 
 @router.post("/webhooks/{webhook}/delete")
 @action(policy.MAINTAIN)
 def delete_webhook(request: Request, call: PageCall, webhook: Identity) -> Response:
-    again = partial(_ask_webhook, request, webhook)
+    again = partial(ask_to_delete_webhook, request, call, webhook)
     return sent(request, lambda: webhooks.delete_webhook(call, webhook), "/webhooks", again)
 
 
 @router.get("/usage")
 @action(SEE)
 def usage_page(request: Request, call: PageCall, owner: str = "") -> Response:
-    return _usage(request, call, owner)
-
-
-def _usage(request: Request, call: HubRequest, owner: str, problem: str = "", status: int = 200) -> Response:
     owner, known = _choice(request, owner, Role.VIEWER)
     usage = owners.usage(call, owner)
     may_change = viewer_in(request).is_admin
-    return render(
-        request, "usage.html", status, owner=owner, owners=known, usage=usage, may_change=may_change, problem=problem
-    )
+    return form_page(request, "usage.html", owner=owner, owners=known, usage=usage, may_change=may_change)
 
 
 @router.post("/usage")
@@ -175,4 +133,4 @@ def set_quota(
         body = filled(owners.QuotaBody, **limits)
         return owners.set_quota(call, owner, body)
 
-    return sent(request, do, address("/usage", {"owner": owner}), partial(_usage, request, call, owner))
+    return sent(request, do, address("/usage", {"owner": owner}), partial(usage_page, request, call, owner))

@@ -9,13 +9,13 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from whet.dashboard.data.checkpoints import checkpoints
-from whet.dashboard.pages.rendering import PageRoute, render
+from whet.dashboard.pages.rendering import PageRoute
 from whet.hub.api.call import HubRequest, Identity, action
 from whet.hub.errors import HubError
 from whet.hub.pages.routes import PageCall
 from whet.service.api import runs
 from whet.service.domain.access import RUN, SEE
-from whet.service.pages.forms import Text, filled, sent
+from whet.service.pages.forms import Text, filled, form_page, sent
 
 router = APIRouter(route_class=PageRoute)
 What = Literal["stop", "restart", "delete"]
@@ -46,10 +46,6 @@ WhatOfPath = Annotated[What, Depends(what_of)]
 @router.get("/runs/{run}/delete")
 @action(SEE)
 def ask(request: Request, call: PageCall, run: Identity, what: WhatOfPath, step: str = "") -> Response:
-    return _asked(request, run, what, step)
-
-
-def _asked(request: Request, run: str, what: What, step: str = "", problem: str = "", status: int = 200) -> Response:
     dashboard = request.state.dashboard
     shown = dashboard.run(run)
     button, text = TEXTS[what]
@@ -58,10 +54,9 @@ def _asked(request: Request, run: str, what: What, step: str = "", problem: str 
         steps = [one["step"] for one in checkpoints(dashboard.data.checks, shown) if one["fault"] is None]
     allowed = what in shown.details.get("may", ())
     why = "" if allowed else f"This run is {shown.state}, or you may not do this with it."
-    return render(
+    return form_page(
         request,
         "run_action.html",
-        status,
         run=shown,
         what=what,
         button=button,
@@ -70,7 +65,7 @@ def _asked(request: Request, run: str, what: What, step: str = "", problem: str 
         caps=_caps(shown.details.get("caps") or {}),
         chosen=step,
         allowed=allowed,
-        problem=problem or why,
+        problem=why,
     )
 
 
@@ -99,7 +94,7 @@ def act(
         return _do(call, run, what, step, {"seconds": hours, "tokens": tokens, "cost": cost})
 
     then = "/runs" if what == "delete" else f"/runs/{run}"
-    return sent(request, do, then, partial(_asked, request, run, what, step))
+    return sent(request, do, then, partial(ask, request, call, run, what, step))
 
 
 def _do(call: HubRequest, run: str, what: What, step: str, caps: dict[str, str]) -> Any:
