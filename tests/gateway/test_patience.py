@@ -1,9 +1,11 @@
 """Requests that never arrive whole: a head or a body that is sent too slowly ends its connection, on every server."""
 
 import ast
+import asyncio
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -105,6 +107,23 @@ def test_connection_of_a_client_that_sends_a_byte_at_a_time_ends(http: Any, app:
     for sent, said in zip(beginnings, answers, strict=True):
         expected = b"HTTP/1.1 200" if app is read_nothing and sent[:4] == b"POST" else b"HTTP/1.1 4"
         assert said.startswith(expected), sent
+
+
+def test_request_that_arrives_while_the_loop_stands_still_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "LOOK_S", 0.05)
+    refused: list[bool] = []
+
+    async def wait() -> None:
+        loop = asyncio.get_running_loop()
+        waiting = patience.Patience(loop, lambda: refused.append(True), lambda: False)
+        waiting.wait_for("head", 0.01)
+        time.sleep(0.2)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # in these rounds the loop reads what has arrived
+        assert not refused
+        waiting.wait_for(None)
+
+    asyncio.run(wait())
 
 
 def test_silent_client_is_answered_408(http: Any) -> None:

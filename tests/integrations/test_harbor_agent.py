@@ -69,6 +69,19 @@ def test_agent_that_does_nothing_is_graded(bubblewrap: None, tasks: Path) -> Non
     assert (state["error"], state["reward"]) == (None, 0.0)
 
 
+def test_examples_of_calls_precede_the_instruction(bubblewrap: None, tasks: Path) -> None:
+    examples = [
+        {"role": "user", "content": "Write a into b."},
+        {"role": "assistant", "content": "", **calls("echo a > b")},
+    ]
+    env = whet.load_environment(f"harbor:{tasks}", agent="bash", few_shot=examples)
+    state = play(env, [calls("echo hello > out.txt"), "It is written."])
+    assert (state["error"], state["reward"]) == (None, 1.0)
+    first = state["trajectory"][0]["prompt"]
+    assert [message["role"] for message in first] == ["user", "assistant", "user"]
+    assert first[1]["tool_calls"][0]["name"] == "bash"
+
+
 def test_unknown_agent_is_refused(tasks: Path) -> None:
     with pytest.raises(ConfigError, match="there is no agent 'codecs'"):
         whet.load_environment(f"harbor:{tasks}", agent="codecs")

@@ -20,6 +20,7 @@ from starlette.requests import Request
 
 from whet.gateway.parse_body import parse
 from whet.gateway.wire import RequestError
+from whet.system.peer_timeout import peer_timeout
 
 MAX_BODY_BYTES = 32 << 20
 MAX_HELD_BYTES = 256 << 20
@@ -50,7 +51,7 @@ class Bodies:
         own = 0
         chunks: list[bytes] = []
         try:
-            async with asyncio.timeout(BODY_S):
+            async with peer_timeout(BODY_S):
                 async for chunk in request.stream():
                     own += len(chunk)
                     self._held += len(chunk)

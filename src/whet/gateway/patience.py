@@ -12,6 +12,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from whet.system.peer_timeout import LOOK_S
+
 HEAD_S = 10.0
 BODY_S = 60.0
 SLOWEST = 16 << 10
@@ -45,7 +47,9 @@ class Patience:
 
     def _look(self) -> None:
         now = self._loop.time()
-        if now < self._until or self._is_paused():
+        assert self._timer is not None
+        stood_still = now - self._timer.when() > LOOK_S  # what has arrived meanwhile is read first
+        if now < self._until or self._is_paused() or stood_still:
             self._timer = self._loop.call_at(max(self._until, now + 1.0), self._look)
         else:
             self._refuse()

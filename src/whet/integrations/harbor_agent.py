@@ -78,6 +78,7 @@ class HarborWithAgentEnv(Env):
         verifier_network: Sequence[str] = (),
         one_user: bool = False,
         system_prompt: str | None = None,
+        few_shot: Sequence[Any] = (),
         **kwargs: Any,
     ) -> None:
         """Make an environment.
@@ -87,6 +88,7 @@ class HarborWithAgentEnv(Env):
             agent: a name of `whet agent list`, or a table with `agent` and `version`, `args`, `env`, `context_tokens`,
                 `output_tokens`.
             max_turns: turns of the model after which a rollout ends, and is graded.
+            few_shot: messages before the instruction, for the agent `bash`; the others are given one text.
             kwargs: arguments of `Env`, such as `timeout_seconds`; the others are those of `HarborEnv`.
         """
         self._harbor = HarborEnv(
@@ -101,7 +103,10 @@ class HarborWithAgentEnv(Env):
         )
         config = AgentConfig.from_config(agent if isinstance(agent, Mapping) else {"agent": agent})
         self._attempting = HarborAgentProgram(config, self._harbor)
-        rows, split = self._harbor.rows, self._harbor.split
+        split = self._harbor.split
+        rows: list[dict[str, Any]] = [
+            {**row, "prompt": [*few_shot, {"role": "user", "content": row["question"]}]} for row in self._harbor.rows
+        ]
         harness = Harness(program=self._attempting.run, max_turns=max_turns, system_prompt=system_prompt)
         harness.command = self._attempting
         super().__init__(Taskset(source=rows[:split], eval_source=rows[split:] or None), harness, **kwargs)

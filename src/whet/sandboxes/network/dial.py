@@ -23,6 +23,7 @@ from whet.sandboxes.network.allow_list import (
     parse_origin,
 )
 from whet.sandboxes.network.proxy_http import CHUNK
+from whet.system.peer_timeout import peer_timeout
 
 CONNECT_S = 15.0  # for a name to resolve, and for each address to answer
 _OWN = {(PROXY_HOST, PROXY_PORT), ("localhost", PROXY_PORT)}
@@ -87,14 +88,14 @@ class Dialer:
         failure: OSError = OSError("its name leads to no address")
         for address in [rule.address] if rule.address is not None else await self._addresses(host, port):
             try:
-                async with asyncio.timeout(CONNECT_S):
+                async with peer_timeout(CONNECT_S):
                     return rule, *await asyncio.open_connection(str(address), port, limit=CHUNK)
             except OSError as error:  # TimeoutError is one
                 failure = error
         raise failure
 
     async def _addresses(self, host: str, port: int) -> list[Address]:
-        async with asyncio.timeout(CONNECT_S):
+        async with peer_timeout(CONNECT_S):
             entries = await asyncio.get_running_loop().run_in_executor(self._threads, self._lookup, host, port)
         addresses = [ipaddress.ip_address(text) for text in entries]
         for address in addresses:

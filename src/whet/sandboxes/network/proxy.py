@@ -33,6 +33,7 @@ from whet.sandboxes.network.proxy_http import (
     target_of,
 )
 from whet.sandboxes.permits import Permit, Permits
+from whet.system.peer_timeout import peer_timeout
 
 _log = logging.getLogger(__name__)
 HEAD_S = 10.0  # for a request's head, or a tunnel's first message, to arrive
@@ -132,7 +133,7 @@ class AllowListProxy:
         wanted = "an unreadable request"
         try:
             self._spend(0)
-            async with asyncio.timeout(self._head_s):
+            async with peer_timeout(self._head_s):
                 request = await client.next()
             if not isinstance(request, h11.Request):
                 return  # connected and said nothing
@@ -186,7 +187,7 @@ class AllowListProxy:
         await client.send(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
         first = client.http.trailing_data[0]
         if rule.address is None:
-            async with asyncio.timeout(self._head_s):
+            async with peer_timeout(self._head_s):
                 first = await _greeting(client, first, target.host)
         self.use.requests += 1
         if first:

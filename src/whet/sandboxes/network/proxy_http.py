@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import h11
 
 from whet.sandboxes.network.allow_list import PROXY_HOST, PROXY_PORT, canonical_host, split_port
+from whet.system.peer_timeout import peer_timeout
 
 HEAD_BYTES = 16 * 1024
 CHUNK = 64 * 1024
@@ -86,7 +87,7 @@ class Side:
                 return event  # type: ignore[return-value]
 
     async def read(self) -> bytes:
-        async with asyncio.timeout(self._idle_s):
+        async with peer_timeout(self._idle_s):
             data = await self.reader.read(CHUNK)
         self._spend(len(data))
         return data
@@ -98,7 +99,7 @@ class Side:
         self._spend(len(data))
         self.written = True
         self.writer.write(data)
-        async with asyncio.timeout(self._idle_s):
+        async with peer_timeout(self._idle_s):
             await self.writer.drain()
 
 

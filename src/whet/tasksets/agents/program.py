@@ -75,7 +75,7 @@ class AgentProgram(CommandProgram):
             "url": self._address(opening),
             "key": opening.key,
             "home": home,
-            "task": instruction(state),
+            "task": "" if self.preset.registry == "whet" else instruction(state),  # whet's own reads WHET_TASK
             "context": str(self.config.context_tokens),
             "output": str(self.config.output_tokens),
         }
