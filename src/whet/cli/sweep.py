@@ -49,6 +49,7 @@ def train_sweep(
       whet train sweep my.toml --vary learning_rate=1e-4,1e-3 --vary lora.rank=8,32 --method asha --parallel 2
       whet train sweep my.toml --vary 'learning_rate={low=1e-5, high=1e-3, log=true}' --method tpe --trials 20
       whet train sweep my.toml --vary learning_rate=1e-4,1e-3 --resume
+      whet train sweep my-sft.toml --vary learning_rate=1e-4,1e-3 --vary max_steps=90 --metric validation/loss
     """
     from whet.rl.sweep.config import load_sweep
 
@@ -78,14 +79,14 @@ def print_sweep(result: SweepResult, out: Console) -> None:
             "run": trial.run.name,
             **{key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in trial.values.items()},
             "score": number(trial.score),
-            "rollouts": f"{trial.rollouts:,}",
+            result.counted: f"{trial.rollouts:,}",
             "state": trial.state + (f": {trial.note}" if trial.note else ""),
         }
         for trial in result.trials
     ]
-    print_rows(rows, out, {"score", "rollouts"})
+    print_rows(rows, out, {"score", result.counted})
     share = f" ({result.rollouts / result.whole:.0%} of those of all trials in full)" if result.whole else ""
-    print_fact("used", f"{result.rollouts:,} rollouts{share}", out)
+    print_fact("used", f"{result.rollouts:,} {result.counted}{share}", out)
     print_fact("sweep", f"{result.state}: {result.directory}", out, fold=False)
     if result.state != "finished" or any(trial.state == "failed" for trial in result.trials):
         print_fact("continue", "the same command with --resume; a larger --rollouts may go with it", out)

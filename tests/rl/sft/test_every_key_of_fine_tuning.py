@@ -293,6 +293,19 @@ def ends(config: SftConfig) -> Any:
     return Budget(config.budget, counted="trained", time=100.0, tokens=1000).spent(1.0)
 
 
+def last_step(config: SftConfig) -> int:
+    """Of a run that is made whole, before its first step."""
+    seen: list[int] = []
+
+    def note(loop: SftLoop, first_step: int) -> Any:
+        seen.append(loop.last_step)
+        raise Reached
+
+    with tempfile.TemporaryDirectory() as folder, replaced(SftLoop, run=note), pytest.raises(Reached):
+        module.run_sft(config.model_copy(update={"runs_directory": Path(folder)}), json_output=True)
+    return seen[0]
+
+
 def exported(config: SftConfig) -> Any:
     """The dtype of the weights that a run of one step leaves."""
     with tempfile.TemporaryDirectory() as folder:
@@ -418,6 +431,7 @@ KEYS: dict[str, Differs | Refused] = {
     "checkpointing.export_dtype": Differs(exported, "bfloat16"),
     "budget.max_time": Differs(ends, "60"),
     "budget.max_tokens": Differs(ends, "500"),
+    "budget.max_rows": Differs(last_step, "3", ("--batch_size", "2")),
     "budget.max_rollouts": Refused("2", "no rollout is trained on"),
     "budget.max_cost": Refused("2", "no rollout is trained on"),
     "early_stop.metric": Differs(stopped, "exact", BY_REWARD),

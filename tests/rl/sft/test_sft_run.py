@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from whet.errors import DatasetError, ModelLoadError, RunError
+from whet.errors import ConfigError, DatasetError, ModelLoadError, RunError
 from whet.inference.model_names import resolve_model
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.rl.data.batch import pack
@@ -136,6 +136,20 @@ def test_a_budget_of_tokens_ends_a_run_with_its_weights_and_a_larger_one_goes_on
     assert run(num_epochs=2, budget={"max_tokens": two}, resume=True).step == 2
     assert run(num_epochs=2, budget={"max_tokens": 10**6}, resume=True).message == f"{whole.step} steps"
     assert used(tmp_path, whole.step)["tokens"] == round(sum(lengths))
+
+
+def test_a_budget_of_rows_ends_a_run_as_its_last_step_does_and_a_larger_one_continues(run: Run, tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"num_epochs": 2, "validation": {"fraction": 0.2}}
+    whole = run(**keys, name="whole")
+    expected = list(read_lines(tmp_path / "runs/whole/metrics.jsonl"))
+    outcome = run(**keys, budget={"max_rows": 23})
+    assert (outcome.state, outcome.step) == ("finished", 2)
+    assert outcome.message == "after 2 of 4 steps: budget.max_rows = 23 is used up"
+    assert [row["step"] for row in metrics(tmp_path) if "validation/loss" in row] == [0, 2]
+    assert run(**keys, budget={"max_rows": 32}, resume=True).message == whole.message == "4 steps"
+    assert metrics(tmp_path)[-1]["validation/loss"] == expected[-1]["validation/loss"]
+    with pytest.raises(ConfigError, match="max_rows = 7 is less than the first batch"):
+        run(name="none", budget={"max_rows": 7})
 
 
 def test_a_budget_that_is_used_up_by_the_last_step_ends_nothing_early(run: Run) -> None:

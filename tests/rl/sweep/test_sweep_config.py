@@ -23,6 +23,16 @@ id = "reverse-text"
 """
 
 
+SFT = """
+max_steps = 9
+batch_size = 8
+[data]
+path = "rows.jsonl"
+[validation]
+fraction = 0.25
+"""
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str, str], Path]:
     def write(name: str, text: str) -> Path:
@@ -94,6 +104,35 @@ def test_mistakes_are_found_before_anything_is_trained(write: Any, vary: str) ->
     with pytest.raises(ConfigError) as caught:
         Sweep(*load_sweep(base, {}, [vary] if vary else []), say=print)
     assert REFUSED[vary] in str(caught.value)
+
+
+FINE_TUNING = {
+    ("learning_rate=1e-4,1e-3", "reward"): r"needs an \[\[eval.env\]\] that is evaluated after training",
+    ("max_steps=0", "validation/loss"): "'max_steps'",
+    ("batch_tokens=100", "validation/loss"): "set batch_size without batch_tokens",
+    ("validation.interval=1,2", "exact"): r"needs an \[\[eval.env\]\]",
+    ("budget.max_rows=8,16", "validation/loss"): "'budget.max_rows' is set by the sweep",
+}
+
+
+@pytest.mark.parametrize(("vary", "metric"), FINE_TUNING)
+def test_mistakes_in_a_sweep_of_fine_tuning(write: Any, vary: str, metric: str) -> None:
+    base = write("sft.toml", SFT)
+    with pytest.raises(ConfigError, match=FINE_TUNING[vary, metric]):
+        Sweep(*load_sweep(base, {"metric": metric}, [vary]), say=print)
+
+
+def test_a_sweep_of_fine_tuning_needs_its_steps_and_rows_that_are_never_trained(write: Any) -> None:
+    given = {"metric": "validation/loss"}, ["learning_rate=1e-4,1e-3"]
+    epochs = write("epochs.toml", SFT.replace("max_steps", "num_epochs"))
+    with pytest.raises(ConfigError, match="set max_steps in place of num_epochs"):
+        Sweep(*load_sweep(epochs, *given), say=print)
+    alone = write("alone.toml", SFT.partition("[validation]")[0])
+    with pytest.raises(ConfigError, match=r"needs \[validation\]"):
+        Sweep(*load_sweep(alone, *given), say=print)
+    learns = write("run.toml", RUN)
+    with pytest.raises(ConfigError, match="is of whet train sft"):
+        Sweep(*load_sweep(learns, *given), say=print)
 
 
 @pytest.mark.parametrize(

@@ -62,14 +62,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "whet.cli.main", "train", "sweep", "run.toml", *words, "--json"]
+def start(folder: Path, *words: str, config: str = "run.toml") -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "whet.cli.main", "train", "sweep", config, *words, "--json"]
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, cwd=folder, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes)
 
 
-def finish(folder: Path, *words: str, code: int = 0) -> dict[str, Any]:
-    process = start(folder, *words)
+def finish(folder: Path, *words: str, code: int = 0, config: str = "run.toml") -> dict[str, Any]:
+    process = start(folder, *words, config=config)
     said, errors = process.communicate()
     assert process.returncode == code, errors
     result: dict[str, Any] = json.loads(said)
@@ -91,6 +91,40 @@ def test_a_planted_best_is_found_for_a_third_of_the_grids_rollouts(folder: Path)
     assert len(early) >= 6
     run = open_run(folder / best["run"])
     assert (run.state, run.step, run.max_steps) == ("finished", 18, 18)
+
+
+SFT = """
+model = "whet/tiny"
+batch_size = 8
+max_steps = 9
+[data]
+path = "rows.jsonl"
+text = true
+[validation]
+fraction = 0.2
+[deployment]
+threads = 1
+"""
+
+
+def test_a_sweep_of_fine_tuning_goes_by_the_loss_of_rows_that_are_never_trained(folder: Path) -> None:
+    rows = [{"prompt": f"{n} and one is ", "completion": f"{n + 1}."} for n in range(40)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "sft.toml").write_text(SFT)
+    words = ("--vary", "learning_rate=1e-8,1e-7,3e-3,3e-8", "--metric", "validation/loss", "--method", "asha")
+    words = (*words, "--rungs", "2", "--parallel", "2")
+    result = finish(folder, *words, config="sft.toml")
+    best = result["trials"][0]
+    assert (best["values"], best["state"], best["steps"]) == ({"learning_rate": 3e-3}, "finished", 9)
+    assert (result["counted"], result["rollouts"]) == ("rows", (3 * 3 + 9) * 8)
+    assert best["score"] == min(one["score"] for one in result["trials"]) > 0
+    run = open_run(folder / best["run"])
+    curve = {row["step"]: row["validation/loss"] for row in run.metrics() if "validation/loss" in row}
+    assert curve[9] == best["score"] < curve[3] < curve[0]
+    ledger = Ledger(folder / best["run"] / "ledger.jsonl").steps
+    assert list(ledger) == list(range(1, 10))
+    whole = finish(folder, *words[:4], "--name", "whole", "--vary", "learning_rate=3e-3", config="sft.toml")
+    assert whole["trials"][0]["score"] == best["score"]  # paused and resumed, it learns what it would have learned
 
 
 def record(folder: Path, result: dict[str, Any]) -> dict[str, Any]:

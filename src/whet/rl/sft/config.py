@@ -87,6 +87,9 @@ class SftBudgetConfig(BudgetConfig):
     """`[budget]`: when a run ends before its last step, with a checkpoint. With a larger budget it can be resumed."""
 
     max_tokens: int | None = Field(None, ge=1, description="Tokens of the rows that were trained, prompts included.")
+    max_rows: int | None = Field(
+        None, ge=1, description="Rows to train on, in whole batches; evaluated and validated as after the last step."
+    )
     max_rollouts: int | None = Field(None, ge=1, description="Refused: no rollout is trained on.")
     max_cost: float | None = Field(None, gt=0, description="Refused: no rollout is trained on that would cost.")
 

@@ -295,12 +295,12 @@ class Batches:
             self.tokens_taken += self.tokens[pick.row]
         return batch
 
-    def left(self) -> int:
-        """How many batches are to come; only where epochs end."""
-        assert self.epochs is not None, "endless batches have no number"
+    def left(self, most: int | None = None) -> int:
+        """How many batches are to come, in epochs that end, or of the first `most` rows."""
+        assert self.epochs is not None or most is not None, "endless batches have no number"
         counted = replace(self)
         number = 0
-        while counted.next():
+        while counted.next() and (most is None or counted.taken <= most):
             number += 1
         return number
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from whet.clients.usage import Spending
 from whet.envs.environment import Environment
-from whet.errors import RunError
+from whet.errors import ConfigError, RunError
 from whet.inference.loading import load_policy
 from whet.rl.data.batch import TokenSequence, pack
 from whet.rl.data.metrics import utilisation
@@ -203,6 +203,8 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
         run.memory.said(plan.memory_by_process)
         batches = data.batches(config)
         last_step = config.max_steps or batches.left()
+        if (most := config.budget.max_rows) is not None and not batches.left(most):
+            raise ConfigError(f"budget.max_rows = {most} is less than the first batch: no step could be taken")
         scratch = stack.enter_context(weights_directory())
         run.memory.published = scratch
         threads, dtype = config.deployment.torch_threads(), config.inference.settled(None).dtype
@@ -275,11 +277,14 @@ class _SftRun(TrainingRun):
         return [*remarks(self.config, None if self.client is None else self.client.max_context), *self.data.notes]
 
     def _loop(self, records: Records) -> SftLoop:
+        last_step, most = self.last_step, self.config.budget.max_rows
+        if most is not None:
+            last_step = min(last_step, self.learner.version + self.batches.left(most))
         return SftLoop(
             config=self.config,
             data=self.data,
             batches=self.batches,
-            last_step=self.last_step,
+            last_step=last_step,
             learner=self.learner,
             records=records,
             monitor=self.monitor,

@@ -166,8 +166,10 @@ class Budget:
             return f"budget.max_cost = {limit.max_cost:g} is used up ({self.cost:.4f} dollars)"
         return None
 
-    def rollouts_spent(self) -> str:
-        return f"budget.max_rollouts = {self.config.max_rollouts} is used up"
+    def examples_spent(self) -> str:
+        """What ended a run that came to the end of `max_rollouts`, or of the `max_rows` of fine-tuning."""
+        key = "max_rollouts" if self.config.max_rollouts is not None else "max_rows"
+        return f"budget.{key} = {getattr(self.config, key)} is used up"
 
     def state_dict(self, elapsed: float) -> dict[str, Any]:
         return {USED: {"time": self.time + elapsed, "tokens": self.tokens, "cost": self.cost}}

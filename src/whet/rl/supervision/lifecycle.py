@@ -221,7 +221,7 @@ class TrainingRun(ABC):
         else:
             done, message, reached = last, f"{last} steps", last >= self.last_step
             if not reached:
-                message = f"after {last} of {self.last_step} steps: {self.ending.budget.rollouts_spent()}"
+                message = f"after {last} of {self.last_step} steps: {self.ending.budget.examples_spent()}"
         weights = self._export(done)
         after = self._next_command(weights) if reached else self._resume_command
         return self._outcome("finished", done, message, weights=weights, next_command=after)

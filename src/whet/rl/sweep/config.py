@@ -15,9 +15,10 @@ from whet.errors import ConfigError
 
 if TYPE_CHECKING:
     from whet.rl.config import RunConfig
+    from whet.rl.sft.config import SftConfig
 
 Method = Literal["grid", "random", "tpe", "asha"]
-OWN_KEYS = ("name", "runs_directory", "budget.max_rollouts", "deployment.threads")
+OWN_KEYS = ("name", "runs_directory", "budget.max_rollouts", "budget.max_rows", "deployment.threads")
 """Keys of a run that the sweep sets for each trial."""
 
 
@@ -60,7 +61,10 @@ class SweepConfig(StrictModel):
     )
     trials: int | None = Field(None, ge=1, description="Trials at most; needed where a range is varied, and by tpe.")
     rollouts: int | None = Field(
-        None, ge=1, description="Budget of the whole sweep: rollouts trained on. What would exceed it is not begun."
+        None,
+        ge=1,
+        description="Budget of the whole sweep: rollouts (of whet train sft: rows) trained on. What would exceed it is "
+        "not begun.",
     )
     parallel: int = Field(1, ge=1, description="Trials at once, each with its share of the threads.")
     rungs: int = Field(3, ge=2, description="asha: how often a trial is judged, the last time after all of its steps.")
@@ -68,7 +72,9 @@ class SweepConfig(StrictModel):
         3, ge=2, description="asha: one of so many trials goes on to the next rung, which has so many times the steps."
     )
     metric: str = Field(
-        "reward", min_length=1, description="Held-out score: reward, or a reward function or metric of the rubric."
+        "reward",
+        min_length=1,
+        description="Held-out score: reward, or a reward function or metric of the rubric; or validation/loss.",
     )
     environment: str | None = Field(
         None, description="Environment whose score counts; absent: the mean of all that are evaluated."
@@ -151,15 +157,41 @@ def load_sweep(path: Path, given: Mapping[str, Any], vary: Sequence[str]) -> tup
     return validate(SweepConfig, data, str(path)), base
 
 
-def trial_config(base: Path, values: Mapping[str, Any], *more: str) -> RunConfig:
-    """The config of a trial. Raises `ConfigError`."""
+def imitates(base: Path) -> bool:
+    """Whether the config is one of `whet train sft`."""
+    return "data" in read_toml(base)
+
+
+def trial_config(base: Path, values: Mapping[str, Any], metric: str = "reward") -> RunConfig | SftConfig:
+    """The config of a trial, which goes by `metric`. Raises `ConfigError`."""
+    if imitates(base):
+        return _fine_tuning(base, values, metric)
     from whet.rl.config import load_run_config
 
-    config = load_run_config(base, [*overrides(values), *more])
+    config = load_run_config(base, overrides(values))
     if not config.eval.after:
         raise ConfigError(f"{base}: a sweep goes by the score after training; leave eval.after at true.")
     if config.budget.max_rollouts is not None:
         raise ConfigError(f"{base}: budget.max_rollouts is set by the sweep for each trial; give `rollouts` for all.")
+    return config
+
+
+def _fine_tuning(base: Path, values: Mapping[str, Any], metric: str) -> SftConfig:
+    from whet.rl.sft.config import VALIDATION_LOSS, load_sft_config
+
+    config = load_sft_config(base, overrides(values))
+    if metric == VALIDATION_LOSS and config.validation is None:
+        raise ConfigError(f"{base}: --metric {metric} needs [validation], rows that are never trained on.")
+    if metric != VALIDATION_LOSS and not (config.samples and config.eval.after):
+        raise ConfigError(
+            f"{base}: --metric {metric} needs an [[eval.env]] that is evaluated after training. Give one, with "
+            f"eval.after at true, or --metric {VALIDATION_LOSS}."
+        )
+    if config.max_steps is None or config.batch_tokens is not None:
+        key = "max_steps in place of num_epochs" if config.max_steps is None else "batch_size without batch_tokens"
+        raise ConfigError(f"{base}: a sweep counts steps and rows before it reads any; set {key}.")
+    if config.budget.max_rows is not None:
+        raise ConfigError(f"{base}: budget.max_rows is set by the sweep for each trial; give `rollouts` for all.")
     return config
 
 

@@ -1,6 +1,7 @@
 """A sweep at work: trials as processes, so many at once, each an ordinary run that is resumed from rung to rung.
 
     next trial ─▶ sweep.json ─▶ `whet train run ... --budget.max_rollouts N [--resume]` ─▶ its score ─▶ sweep.json
+                                `whet train sft ... --budget.max_rows N [--resume]`
 
 Killed at any point, `--resume` continues: a trial that was running is resumed from its checkpoint, one whose process
 came to its end meanwhile is only read. The processes end with the sweep.
@@ -26,9 +27,10 @@ from whet.errors import ConfigError, RunError
 from whet.records.directory import RUN_CONFIG
 from whet.records.lock import is_locked
 from whet.rl.config import RunConfig
+from whet.rl.sft.config import VALIDATION_LOSS, SftConfig
 from whet.rl.stored.stored_run import StoredTraining, open_run
 from whet.rl.supervision.ending import EarlyStopConfig, check_metric, value_of
-from whet.rl.sweep.config import SweepConfig, overrides, trial_config
+from whet.rl.sweep.config import SweepConfig, imitates, overrides, trial_config
 from whet.rl.sweep.search import SweepTrial, promotable, proposal
 from whet.rl.sweep.state import SweepDirectory
 from whet.system.children import PARENT_GRACE_S, PARENT_PIPE, how_it_ended, kill_group, start
@@ -46,7 +48,7 @@ class TrialResult:
     run: Path
     values: dict[str, Any]  # by key that is varied
     score: float | None
-    rollouts: int
+    rollouts: int  # or rows
     steps: int
     state: Literal["finished", "stopped early", "paused", "failed"]
     note: str
@@ -59,6 +61,7 @@ class SweepResult:
     directory: Path
     state: Literal["finished", "budget used up", "interrupted"]
     trials: list[TrialResult]
+    counted: Literal["rollouts", "rows"]
     rollouts: int
     whole: int  # rollouts that all trials would have had without a budget and without early stops
 
@@ -70,12 +73,18 @@ class Sweep:
         """Check every combination. Raises `ConfigError`."""
         assert config.name is not None
         self.config, self.base, self._say = config, base, say
-        first = trial_config(base, self._first_values())
+        self._imitates = imitates(base)
+        first = trial_config(base, self._first_values(), config.metric)
         for values in itertools.islice(self._grid(), MOST_CHECKED):
-            self._check(trial_config(base, values))
-        evaluated = [one.label for one in first.eval.env or first.env]
+            self._check(trial_config(base, values, config.metric))
+        self._by_loss = config.metric == VALIDATION_LOSS
+        if self._by_loss and not self._imitates:
+            raise ConfigError(
+                f"{base}: --metric {VALIDATION_LOSS} is of whet train sft, this config of whet train run."
+            )
+        evaluated = [] if self._by_loss else [one.label for one in first.eval.env or getattr(first, "env", ())]
         if config.environment not in (None, *evaluated):
-            there = ", ".join(evaluated)
+            there = ", ".join(evaluated) or "none"
             raise ConfigError(f"{base}: no environment '{config.environment}' is evaluated; there are {there}.")
         self._seed = first.seed
         self._threads = max(1, first.deployment.torch_threads() // config.parallel) if config.parallel > 1 else None
@@ -132,22 +141,24 @@ class Sweep:
         values = proposal(self.config, self._seed, trials)
         if values is None:
             return None
-        run = trial_config(self.base, values)
-        self._check(run)
-        return SweepTrial(len(trials), values, self.config.targets(run.max_steps), run.batch_size)
+        run = trial_config(self.base, values, self.config.metric)
+        return SweepTrial(len(trials), values, self.config.targets(self._check(run)), run.batch_size)
 
     def _affords(self, trial: SweepTrial) -> bool:
         most = self.config.rollouts
         begun = sum(one.rollouts + (one.cost if one.running else 0) for one in self.directory.trials)
         return most is None or begun + trial.cost <= most
 
-    def _check(self, run: RunConfig) -> None:
+    def _check(self, run: RunConfig | SftConfig) -> int:
+        """Its steps, where they are enough."""
+        assert run.max_steps is not None, "checked by trial_config"
         least = self.config.reduction ** (self.config.rungs - 1)
         if self.config.method == "asha" and run.max_steps < least:
             raise ConfigError(
                 f"{self.base}: max_steps = {run.max_steps} is too few for {self.config.rungs} rungs, each with "
                 f"{self.config.reduction} times the steps of the one before; give at least {least}, or fewer rungs."
             )
+        return run.max_steps
 
     def _first_values(self) -> dict[str, Any]:
         vary = self.config.vary.items()
@@ -184,14 +195,15 @@ class Sweep:
         if not begun:  # killed before it was a run
             shutil.rmtree(path, ignore_errors=True)
         words = [str(self.base), *overrides(trial.values), f"--name={path.name}", f"--runs_directory={self.runs}"]
-        words += [f"--budget.max_rollouts={self._target(trial) * trial.batch_size}"]
+        most = "max_rows" if self._imitates else "max_rollouts"
+        words += [f"--budget.{most}={self._target(trial) * trial.batch_size}"]
         words += [f"--deployment.threads={self._threads}"] if self._threads is not None else []
         words += ["--resume"] if begun else []
         shown = {key: trial.values[key] for key in self.config.varied}
         self._say(f"trial {trial.number} ({values_text(shown)}): to step {self._target(trial)} of {trial.targets[-1]}")
         with self.directory.log_of(trial).open("ab") as log:
             self._active[trial.number] = start(
-                [sys.executable, "-m", "whet.cli.main", "train", "run", *words],
+                [sys.executable, "-m", "whet.cli.main", "train", "sft" if self._imitates else "run", *words],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=(self._pipe,),
@@ -225,10 +237,11 @@ class Sweep:
 
     # Scores
 
-    @staticmethod
-    def _has_reached(run: StoredTraining, target: int) -> bool:
+    def _has_reached(self, run: StoredTraining, target: int) -> bool:
+        if run.state != "finished" or self._by_loss:
+            return run.state == "finished" and run.step == target
         reports = run.evaluations()
-        return run.state == "finished" and bool(reports) and (reports[-1].moment, reports[-1].step) == ("after", target)
+        return bool(reports) and (reports[-1].moment, reports[-1].step) == ("after", target)
 
     def _record(self, trial: SweepTrial, code: int) -> None:
         """What its process left."""
@@ -237,19 +250,27 @@ class Sweep:
         if run is None or code != 0:
             trial.failed, trial.running, trial.note = True, False, self._reason(trial, run, code)
         else:
-            target, score = self._target(trial), self._score(run)
+            target, newest = self._target(trial), self._score(run)
             trial.running, trial.steps = False, run.step
-            trial.scores.append(None if math.isnan(score) else score)
-            if math.isnan(score):
+            trial.scores.append(None if math.isnan(newest) else newest)
+            if math.isnan(newest):
                 trial.note = "it has no score: no evaluation, or every rollout of it failed"
             elif run.step < target:
                 trial.note = f"ended by itself after step {run.step}"
         self.directory.save()
-        said = trial.note if trial.score is None or trial.failed else f"{trial.score:.3f} after step {trial.steps}"
+        score = self._shown(trial)
+        said = trial.note if score is None or trial.failed else f"{score:.3f} after step {trial.steps}"
         self._say(f"trial {trial.number}: {said}")
 
     def _score(self, run: StoredTraining) -> float:
-        """Of the newest evaluation; NaN where there is none. Raises `ConfigError` for a metric that is not measured."""
+        """The higher, the better: of the newest evaluation, or minus the newest validation loss; NaN without one.
+
+        Raises `ConfigError` for a metric that is not measured.
+        """
+        if self._by_loss:
+            return -float(
+                next((row[VALIDATION_LOSS] for row in reversed(run.metrics()) if VALIDATION_LOSS in row), math.nan)
+            )
         watched = EarlyStopConfig(metric=self.config.metric, environment=self.config.environment)
         reports = run.evaluations()
         if not reports:
@@ -259,6 +280,10 @@ class Sweep:
         except ConfigError as error:
             raise ConfigError(str(error).replace("early_stop.metric", "--metric")) from None
         return value_of(watched, reports[-1])
+
+    def _shown(self, trial: SweepTrial) -> float | None:
+        """The score as its metric has it."""
+        return -trial.score if trial.score is not None and self._by_loss else trial.score
 
     def _reason(self, trial: SweepTrial, run: StoredTraining | None, code: int) -> str:
         if code < 0:
@@ -279,7 +304,7 @@ class Sweep:
             TrialResult(
                 run=self.path_of(trial),
                 values={key: trial.values[key] for key in self.config.varied},
-                score=trial.score,
+                score=self._shown(trial),
                 rollouts=trial.rollouts,
                 steps=trial.steps,
                 state=_state_of(trial, state),
@@ -287,7 +312,8 @@ class Sweep:
             )
             for trial in trials
         ]
-        return SweepResult(self.directory.path, state, results, sum(trial.rollouts for trial in trials), whole)
+        counted: Literal["rollouts", "rows"] = "rows" if self._imitates else "rollouts"
+        return SweepResult(self.directory.path, state, results, counted, sum(trial.rollouts for trial in trials), whole)
 
 
 def _best_first(trial: SweepTrial) -> tuple[int, float, int]:
