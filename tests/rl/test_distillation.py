@@ -118,6 +118,16 @@ def test_gradients_of_both_are_the_weighted_sum_of_each_alone(student: Path, tmp
     assert any(float(gradient.abs().max()) > 1e-3 * scale for gradient in alone[0].values())
 
 
+def test_the_loss_of_a_distilled_token_is_the_kl_alone_whatever_the_loss(student: Path, tmp_path: Path) -> None:
+    """Rollouts are far from the learner's own (`groups`), where a penalty on the ratio would show."""
+    found = []
+    for loss in ("masked_is", "dro", "ppo"):
+        config = run_config(tmp_path, env=ENVIRONMENTS[1:], algorithm={"reference": "whet/tiny", "loss": loss})
+        found.append(gradients(student, tmp_path, groups()[1:], config))
+    for other in found[1:]:
+        assert all(torch.equal(gradient, other[name]) for name, gradient in found[0].items())
+
+
 @pytest.mark.parametrize(("kind", "reference"), [("opd", "whet/tiny"), ("opsd", "initial"), ("opsd", "current")])
 def test_a_run_of_both_has_a_curve_for_each_and_resumes_bit_for_bit(
     student: Path, tmp_path: Path, kind: str, reference: str

@@ -145,12 +145,13 @@ def kl_terms(
     loss: LossConfig,
     tensor: Callable[[NDArray[Any]], Tensor],
     likeliest: tuple[Tensor, Tensor] | None = None,
-) -> tuple[LossInputs, Tensor, dict[str, float]]:
-    """The KL to the reference: in the advantages, or what it adds to the loss; and its sums.
+) -> tuple[LossInputs, Callable[[Tensor], Tensor], dict[str, float]]:
+    """The KL to the reference: in the advantages, or in what it makes of a loss [N]; and its sums.
 
-    Tokens that are distilled have the whole KL in their loss, to the teacher where the batch has its logprobs. It
-    is `k1`: the others' gradients are not that of the KL where the two policies are far apart. `tensor` brings an array
-    to the device. `likeliest`: logprobs [N, K] of the learner's likeliest tokens, its own and the reference's.
+    The loss of tokens that are distilled is the KL alone, to the teacher where the batch has its logprobs: without
+    advantages a loss over sampled tokens has nothing to say, and its terms that hold the learner to the sampler are no
+    part of on-policy distillation (arXiv:2306.13649, equation 3). The KL is `k1`: the others' gradients are not that of
+    the KL where the two policies are far apart. `tensor` brings an array to the device. `likeliest`: logprobs [N, K] of the learner's likeliest tokens, its own and the reference's.
     """
     logprobs_N = inputs.logprobs_N
     added_N, sums = torch.zeros_like(logprobs_N), dict[str, float]()
@@ -173,7 +174,7 @@ def kl_terms(
         else:
             to_come_N = sums_to_come(kl_N, layout.targets, batch.sequence_of_token[layout.targets])
             inputs = replace(inputs, advantages_N=inputs.advantages_N - loss.kl_coef * to_come_N)
-    return inputs, added_N, sums
+    return inputs, lambda loss_N: loss_N.masked_fill(taught_N, 0) + added_N, sums
 
 
 def kl_of_likeliest(logprobs_NK: Tensor, reference_NK: Tensor) -> Tensor:

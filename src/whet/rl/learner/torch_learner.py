@@ -136,7 +136,7 @@ class TorchLearner(Learner):
                 continue
             if whole is not None:
                 logprobs_N, entropies_N = map(_valued, (logprobs_N, entropies_N), whole)
-            added_N, likeliest, kl_sums = None, None, dict[str, float]()
+            with_kl, likeliest, kl_sums = None, None, dict[str, float]()
             if loss.distill_top_k:
                 logprobs_N, others_NK = logprobs_N[:, 0], logprobs_N[:, 1:]
                 if reference_N is not None:
@@ -144,12 +144,12 @@ class TorchLearner(Learner):
             inputs = self._loss_inputs(batch, micro.layout, logprobs_N)
             if reference_N is not None or batch.teacher_logprobs is not None:
                 given = batch, micro.layout, inputs, reference_N, loss, self._pass.tensor, likeliest
-                inputs, added_N, kl_sums = kl_terms(*given)
+                inputs, with_kl, kl_sums = kl_terms(*given)
             terms, limited_tokens = limited(function, inputs, loss)
             _add(output.sums, limited_tokens)
             _add(output.sums, kl_sums)
-            if added_N is not None:
-                terms = replace(terms, loss_N=terms.loss_N + added_N)
+            if with_kl is not None:
+                terms = replace(terms, loss_N=with_kl(terms.loss_N))
             if loss.entropy_coef:
                 terms = replace(terms, loss_N=terms.loss_N - loss.entropy_coef * entropies_N)
             if batch.weights is not None:
