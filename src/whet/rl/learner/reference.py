@@ -151,7 +151,8 @@ def kl_terms(
     The loss of tokens that are distilled is the KL alone, to the teacher where the batch has its logprobs: without
     advantages a loss over sampled tokens has nothing to say, and its terms that hold the learner to the sampler are no
     part of on-policy distillation (arXiv:2306.13649, equation 3). The KL is `k1`: the others' gradients are not that of
-    the KL where the two policies are far apart. `tensor` brings an array to the device. `likeliest`: logprobs [N, K] of the learner's likeliest tokens, its own and the reference's.
+    the KL where the two policies are far apart. `tensor` brings an array to the device. `likeliest`: logprobs [N, K] of
+    the learner's likeliest tokens, its own and the reference's.
     """
     logprobs_N = inputs.logprobs_N
     added_N, sums = torch.zeros_like(logprobs_N), dict[str, float]()
