@@ -67,8 +67,8 @@ whet train get "$run"
 
 say "Follow it to its end"
 whet train logs "$run" -f
-until [ "$(whet train get "$run" --json | field state)" = finished ]; do
-    case $(whet train get "$run" --json | field state) in failed | stopped) whet train get "$run"; exit 1 ;; esac
+until state=$(whet train get "$run" --json | field state) && [ "$state" = finished ]; do
+    case $state in failed | stopped) whet train get "$run"; exit 1 ;; esac
     sleep 1
 done
 whet train metrics "$run" reward/mean

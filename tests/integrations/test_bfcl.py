@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import subprocess
@@ -91,31 +92,37 @@ def changed(calls: list[Any], rng: random.Random) -> list[Any]:
     return calls
 
 
-@pytest.fixture(scope="module")
-def checked(need: Callable[..., Path]) -> Callable[[list[Any]], list[bool]]:
-    python = need("bfcl", "bfcl-eval") / "bin" / "python"
-
-    def check(cases: list[Any]) -> list[bool]:
-        lines = "".join(json.dumps(case) + "\n" for case in cases)
-        done = subprocess.run([python, CHECKER], input=lines, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    return check
-
-
-@pytest.mark.parametrize("category", COMPARED)
-def test_answers_are_judged_as_by_the_package(category: str, checked: Callable[[list[Any]], list[bool]]) -> None:
+def cases_of(category: str) -> list[Any]:
+    """Each question's right answer, and two that are changed in one thing."""
     rng, cases = random.Random(category), []
     for row in questions(category):
         calls = right(row["ground_truth"], rng)
         for answer in (calls, changed(calls, rng), changed(calls, rng)):
             cases.append([category, row["function"], answer, row["ground_truth"]])
+    return cases
+
+
+@pytest.fixture(scope="module")
+def judged(need: Callable[..., Path]) -> dict[str, tuple[list[Any], list[bool]]]:
+    """For each category the cases, and what the package's checker says of them: it takes seconds to import."""
+    python = need("bfcl", "bfcl-eval") / "bin" / "python"
+    cases = {category: cases_of(category) for category in COMPARED}
+    lines = "".join(json.dumps(case) + "\n" for several in cases.values() for case in several)
+    done = subprocess.run([python, CHECKER], input=lines, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    verdicts = iter([json.loads(line) for line in done.stdout.splitlines()])
+    found = {category: (several, list(itertools.islice(verdicts, len(several)))) for category, several in cases.items()}
+    assert next(verdicts, None) is None
+    return found
+
+
+@pytest.mark.parametrize("category", COMPARED)
+def test_answers_are_judged_as_by_the_package(category: str, judged: dict[str, tuple[list[Any], list[bool]]]) -> None:
+    cases, theirs = judged[category]
     ours = [
         is_correct(category, functions, [next(iter(call.items())) for call in calls], answers)
         for category, functions, calls, answers in cases
     ]
-    theirs = checked(cases)
     wrong = [case for case, one, other in zip(cases, ours, theirs, strict=True) if one != other]
     assert not wrong, wrong[:3]
     assert 0.3 < sum(theirs) / len(theirs) < 0.95

@@ -129,8 +129,8 @@ def test_environments_of_four_contracts_train_in_one_run(need, tmp_path, monkeyp
     steps, run = train(tmp_path, envs, max_steps=8, batch_size=64, rollouts_per_example=8)
     assert len(steps) == 8
     assert {row["error"] for row in rollouts_of(run)} == {None}
-    for name in ("old", "v1", "openenv", "whet"):
-        curve = [step[f"reward/{name}/mean"] for step in steps]
-        assert len(curve) == 8
+    curves = {name: [step[f"reward/{name}/mean"] for step in steps] for name in ("old", "v1", "openenv", "whet")}
+    assert {len(curve) for curve in curves.values()} == {8}
+    assert curves["openenv"][-1] > curves["openenv"][0] + 0.5
     means = [step["reward/mean"] for step in steps]
     assert sum(means[-2:]) > sum(means[:2]) + 0.2

@@ -1,12 +1,10 @@
 """`openenv:` against the servers of OpenEnv's own environments (`make openenv`)."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 import whet
-from whet.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 VENV = ROOT / ".venv-openenv"
@@ -68,23 +66,3 @@ def test_textarena_plays_a_game(monkeypatch):
     rows = play("textarena_env", ["[10]", "[5]"], n=2, max_turns=2, observation_fields=["messages"])
     assert [row["error"] for row in rows] == [None] * 2
     assert all("guess" in row["completion"][1]["content"] for row in rows)
-
-
-def test_the_tiny_model_learns_the_first_step_of_the_maze(tmp_path):
-    arguments = {
-        "python": PYTHON, "max_turns": 2, "num_train_examples": 4, "num_eval_examples": 4, "observation_fields": [],
-        "invalid_reward": -1.0, "step_errors_are_invalid": True,
-        "instructions": "I think of a whole number from 0 to 7. Guess it: I say higher or lower. "
-        "Answer with one number only.",
-    }  # fmt: skip
-    lines = ", ".join(f"{name} = {json.dumps(value)}" for name, value in arguments.items())
-    config = tmp_path / "maze.toml"
-    config.write_text(
-        f'model = "whet/tiny"\nmax_steps = 8\nbatch_size = 64\nrollouts_per_example = 16\nlearning_rate = 5e-4\n'
-        f'seed = 0\nruns_directory = "{tmp_path}"\n[sampling]\nmax_tokens = 8\n'
-        f'[[env]]\nid = "{id_of("maze_env")}"\nname = "maze"\nargs = {{ {lines} }}\n'
-    )
-    assert main(["train", "run", str(config), "--name", "maze"]) == 0
-    steps = [json.loads(line) for line in (tmp_path / "maze" / "metrics.jsonl").read_text().splitlines()]
-    rewards = [step["reward/mean"] for step in steps if "reward/mean" in step]
-    assert rewards[-1] > rewards[0] + 0.5

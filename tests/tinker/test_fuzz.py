@@ -50,7 +50,9 @@ USUAL: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.parts)])
+@pytest.mark.parametrize(
+    "count", [500, pytest.param(4_000, marks=pytest.mark.parts), pytest.param(20_000, marks=pytest.mark.long)]
+)
 def test_nothing_breaks_and_nothing_leaks(served: Any, client: Any, datum: Callable[..., Any], count: int) -> None:
     from whet.hub.domain.accounts import DAY_S, add_account, issue
     from whet.hub.policy import Scope

@@ -30,7 +30,11 @@ def own_cluster() -> Iterator[TestCluster]:
             made.close()
 
 
-@pytest.mark.parametrize("options", [(), ("--learner.ranks", "2")], ids=["engines", "ranks"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param((), marks=pytest.mark.long), ("--learner.ranks", "2")],  # with ranks there are engines too
+    ids=["engines", "ranks"],
+)
 def test_a_run_ends_when_the_head_is_killed(own_cluster: Any, train: Any, options: tuple[str, ...]) -> None:
     run = train("--deployment.ray_address", own_cluster.address, "--max_steps", "500", *options)
     while len(run.steps()) < 2:

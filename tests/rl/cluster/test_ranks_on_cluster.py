@@ -1,7 +1,8 @@
 """A learner in ranks on two nodes of a Ray cluster, with a real kill and a real stop.
 
 1. It learns what one process on one machine learns.
-2. A rank whose actor is killed, or stands still, is named; the run continues from its last checkpoint.
+2. A rank whose actor is killed, or stands still, is named; the run continues from its last checkpoint. Ranks compute
+   a loss that only the machine of the run has.
 """
 
 from __future__ import annotations
@@ -50,20 +51,16 @@ def mine(inputs, config):
 """
 
 
-def test_ranks_compute_a_loss_that_only_the_machine_of_the_run_has(cluster: Any, train: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)])
+def test_a_lost_rank_is_named_and_the_run_continues_from_its_checkpoint(
+    cluster: Any, train: Any, tmp_path: Path, number: signal.Signals
+) -> None:
+    """It computes a loss that only the machine of the run has."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "own_loss.py").write_text(LOSS)
     path = os.pathsep.join([str(tmp_path / "own"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    options = ("--algorithm.loss", "own_loss:mine", "--max_steps", "1")
+    options = ("--algorithm.loss", "own_loss:mine", "--max_steps", "6")
     run = train("--deployment.ray_address", cluster.address, *RANKS, *options, PYTHONPATH=path)
-    assert len(run.finish()) == 1
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)])
-def test_a_lost_rank_is_named_and_the_run_continues_from_its_checkpoint(
-    cluster: Any, train: Any, number: signal.Signals
-) -> None:
-    run = train("--deployment.ray_address", cluster.address, *RANKS, "--max_steps", "6")
     wait_for(lambda: (run.directory / "checkpoints" / "step_2").is_dir(), run)
     os.kill(rank(1, run), number)
     rows = run.finish()

@@ -96,9 +96,10 @@ def until_none_is_left(killable: Killable) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.long)])
 @pytest.mark.parts
-def test_two_runners_start_each_of_200_runs_once(killable: Killable) -> None:
-    runs = [killable.queue.submit(owner=f"owner-{number % 3}") for number in range(200)]
+def test_two_runners_start_each_run_once(killable: Killable, count: int) -> None:
+    runs = [killable.queue.submit(owner=f"owner-{number % 3}") for number in range(count)]
     for _ in range(2):
         killable.start(ONCE % "true")
     rows = killable.until_all_ended()
