@@ -71,7 +71,7 @@ class Submitting:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("kills", [pytest.param(3, marks=pytest.mark.parts), pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.parts), pytest.param(50, marks=pytest.mark.long)])
 def test_acknowledged_runs_survive_kills_and_are_started_once(kills: int, up: Any, tmp_path: Path) -> None:
     rng, submitting = random.Random(7), Submitting()
     service = up()

@@ -103,8 +103,11 @@ def test_kill_of_up_leaves_no_part(up: Any) -> None:
     assert httpx.get(f"{second.address}/login").status_code == 200
 
 
-def test_port_that_is_taken_and_data_of_another_api_are_refused(up: Any, tmp_path: Path) -> None:
-    first = up()
+def test_ports_are_taken_and_that_of_deployments_before_there_is_one(up: Any, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        held = free.getsockname()[1]
+    first = up("--deployments-port", str(held))
     port = first.address.rpartition(":")[2]
     command = [sys.executable, "-m", "whet.cli.main", "service", "up", "--data", str(tmp_path / "other")]
     taken = subprocess.run([*command, "--port", port], capture_output=True, text=True, timeout=PATIENCE_S)
@@ -112,6 +115,11 @@ def test_port_that_is_taken_and_data_of_another_api_are_refused(up: Any, tmp_pat
     api = [sys.executable, "-m", "whet.cli.main", "service", "api", "--data", str(first.data), "--port", "0"]
     done = subprocess.run(api, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, "another hub runs on" in done.stderr) == (2, True)
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", held))
+    answer = httpx.get(f"http://127.0.0.1:{held}/v1/models", timeout=PATIENCE_S)  # the connection starts them
+    assert answer.status_code == 401
+    assert sorted(first.parts()) == ["api", "deployments", "runner"]
 
 
 def test_sample_run_finishes_and_outlives_the_service(up: Any) -> None:
@@ -129,16 +137,3 @@ def test_sample_run_finishes_and_outlives_the_service(up: Any) -> None:
     found = second.ask("GET", f"/runs/{run['id']}").json()
     assert (found["attempt"], found["step"], len(found["attempts"])) == (1, 8, 1)
     assert second.ask("GET", "/audit/verification").json()["intact"] is True
-
-
-def test_port_of_deployments_is_held_before_there_is_one(up: Any) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    first = up("--deployments-port", str(port))
-    assert first.address
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", port))
-    answer = httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=PATIENCE_S)  # the connection starts them
-    assert answer.status_code == 401
-    assert sorted(first.parts()) == ["api", "deployments", "runner"]

@@ -1,9 +1,10 @@
 """Training on a Ray cluster of two nodes on one machine, with real actors and real kills.
 
-1. The rewards are those of a run on this machine alone.
-2. An engine whose node is killed is started on another: the run goes on, each group is trained once.
-3. So is an engine's process, or its actor.
-4. Nothing outlives a run that was killed.
+1. An engine whose node is killed is started on another: the run goes on, each group is trained once.
+2. So is an engine's process, or its actor.
+3. Nothing outlives a run that was killed.
+
+Rewards are those of a run on this machine alone: test_workers_on_cluster.py, and with ranks test_ranks_on_cluster.py.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from whet.rl.storage.records import Ledger
 
 pytestmark = [pytest.mark.parts, pytest.mark.timeout(600)]
 GROUPS_OF_A_STEP = 4
@@ -44,14 +47,6 @@ def actors(name: str) -> list[int]:
     return processes(f"ray::{name}".encode())
 
 
-def test_a_run_on_two_nodes_has_the_rewards_of_one_machine(cluster: Any, train: Any, alone: list[float]) -> None:
-    run = train("--deployment.ray_address", cluster.address)
-    rows = run.finish()
-    assert [row["reward/mean"] for row in rows] == pytest.approx(alone[:3], abs=0.02)
-    assert all(row["policy/kl"] < 1e-6 for row in rows)
-    run.check_ledger(3 * GROUPS_OF_A_STEP)
-
-
 @pytest.mark.long
 def test_an_engine_of_a_killed_node_comes_back_on_one_that_joins_later(cluster: Any, train: Any) -> None:
     node, _ = cluster.add(num_cpus=4)
@@ -75,7 +70,9 @@ def test_an_engine_of_a_killed_node_comes_back_on_one_that_joins_later(cluster: 
     run.check_ledger(len(run.steps()) * GROUPS_OF_A_STEP)
 
 
-def test_a_killed_actor_of_an_engine_is_replaced_with_the_latest_weights(cluster: Any, train: Any) -> None:
+def test_a_killed_engine_is_replaced_with_the_latest_weights_and_nothing_outlives_a_run_that_is_killed(
+    cluster: Any, train: Any
+) -> None:
     run = train(
         *("--deployment.ray_address", cluster.address, "--max_steps", "500"),
         *("--max_async_level", "1", "--inference.servers", "2"),
@@ -83,18 +80,6 @@ def test_a_killed_actor_of_an_engine_is_replaced_with_the_latest_weights(cluster
     wait_for(lambda: len(run.steps()) >= 1, run)
     os.kill(actors("EngineHost")[0], signal.SIGKILL)
     wait_for(lambda: run.steps()[-1]["engine/restarts"] == 1 and run.steps()[-1]["engine/healthy"] == 2, run)
-    run.process.send_signal(signal.SIGINT)
-    run.process.wait()
-    rows = run.steps()
-    run.check_ledger(len(rows) * GROUPS_OF_A_STEP)
-    back = rows[-1]
-    assert all(back[f"engine/{name}/version"] >= back["step"] - 1 for name in (1, 2))
-    assert all(row.get("policy/kl_engine", 0.0) < 1e-6 for row in rows)
-
-
-def test_nothing_outlives_a_run_that_is_killed(cluster: Any, train: Any) -> None:
-    run = train("--deployment.ray_address", cluster.address, "--max_steps", "50", "--inference.servers", "2")
-    wait_for(lambda: len(run.steps()) >= 1, run)
     started = actors("EngineHost")
     children = [pid for pid in processes(b"multiprocessing.spawn") if parent(pid) in started]
     assert len(started) == len(children) == 2
@@ -102,6 +87,12 @@ def test_nothing_outlives_a_run_that_is_killed(cluster: Any, train: Any) -> None
     run.process.wait()
     while any(Path(f"/proc/{pid}").exists() for pid in [*started, *children]):
         time.sleep(0.05)
+    rows, trained = run.steps(), len(Ledger(run.directory / "ledger.jsonl").steps)
+    assert trained - len(rows) in (0, 1)  # it may have been killed between the two
+    run.check_ledger(trained * GROUPS_OF_A_STEP)
+    back = rows[-1]
+    assert all(back[f"engine/{name}/version"] >= back["step"] - 1 for name in (1, 2))
+    assert all(row.get("policy/kl_engine", 0.0) < 1e-6 for row in rows)
 
 
 def hosted_by(node: Any) -> list[int]:

@@ -54,6 +54,7 @@ def test_workers_on_nodes_give_the_rewards_of_one_process_also_when_one_is_kille
     os.kill(hosts[0], signal.SIGKILL)
     rows = run.finish()
     assert [row["reward/mean"] for row in rows] == pytest.approx(alone, abs=0.02)
+    assert all(row["policy/kl"] < 1e-6 for row in rows)
     run.check_ledger(16)
     assert not processes(b"ray::EnvironmentHost.run")
 
