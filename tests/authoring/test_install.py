@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from whet.authoring import install
 from whet.authoring.install import divide
 from whet.errors import ConfigError
 
@@ -270,11 +271,8 @@ def test_a_package_that_is_installed_again_replaces_its_own_files(whet: Whet) ->
 @pytest.mark.parametrize(
     ("target", "folder", "dependencies"),
     [
-        ("Extra_Env", "environments/extra_env", []),
         ("extra-env[dev]", "environments/extra_env[dev]", ["good-env 1.0"]),
-        ("environments/extra_env[dev]", "environments/extra_env[dev]", ["good-env 1.0"]),
         ("Near-Env", "near_env", []),
-        ("near.env[none]", "near_env[none]", []),
     ],
 )
 def test_capitals_and_extras_mean_the_folder_of_that_name(
@@ -286,6 +284,26 @@ def test_capitals_and_extras_mean_the_folder_of_that_name(
     (installed,) = json.loads(done.stdout)
     assert installed["source"].endswith(f"/{folder}")
     assert installed["dependencies"] == dependencies
+
+
+@pytest.mark.parametrize(
+    ("target", "folder"),
+    [
+        ("Extra_Env", "environments/extra_env"),
+        ("extra-env[dev]", "environments/extra_env[dev]"),
+        ("environments/extra_env[dev]", "environments/extra_env[dev]"),
+        ("Near-Env", "near_env"),
+        ("near.env[none]", "near_env[none]"),
+    ],
+)
+def test_folders_are_found_by_names_with_capitals_and_extras(
+    target: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "environments", "extra-env", "")
+    write(tmp_path, "near-env", "")
+    monkeypatch.chdir(tmp_path)
+    base, extras = install._divided(target)
+    assert f"{install._source(base, target)}{extras}" == str(tmp_path / folder)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,6 @@ class TestCluster:
             "temp_dir": directory,
         }
         Path("/tmp/ray").mkdir(exist_ok=True)  # Ray keeps the newest address there
-        os.environ["RAY_prestart_worker_first_driver"] = "0"  # actors have processes of their own
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self._nodes = 1
         self.address: str = self._cluster.address
