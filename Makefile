@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # More workers than two cores, since many tests wait for processes; a test file stays in one worker (tests/conftest.py).
 PYTEST_ARGS ?= -n 3 --dist loadfile
-PARTS_ARGS ?= -n 2 --dist loadfile
+PARTS_ARGS ?= -n 3 --dist loadfile
 # What the time-out of a test raises may be lost in a task of an event loop: then the process itself ends, with its stacks.
 LAST_RESORT := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
