@@ -24,6 +24,7 @@ from whet.content import MessageContent as MessageContent
 from whet.content import Record as Record
 from whet.content import TextContentPart as TextContentPart
 from whet.content import content_of
+from whet.lazy_ids import LazyIds, TurnTokens
 from whet.timing import RolloutTiming as RolloutTiming
 from whet.timing import TimeSpan as TimeSpan
 
@@ -134,7 +135,7 @@ class Usage(Record):
         )
 
 
-class ResponseTokens(Record):
+class ResponseTokens(TurnTokens):
     """Exactly what an engine was given and what it sampled in one turn.
 
     `policy_version` holds runs of equal version, `[[version, count], ...]`, whose counts add up to
@@ -143,7 +144,7 @@ class ResponseTokens(Record):
 
     def __init__(
         self,
-        prompt_ids: list[int],
+        prompt_ids: list[int] | LazyIds,
         completion_ids: list[int],
         completion_logprobs: list[float],
         policy_version: list[list[int]] | None = None,
@@ -155,7 +156,7 @@ class ResponseTokens(Record):
             {
                 **extra,
                 "prompt_ids": prompt_ids,
-                "prompt_mask": [0] * len(prompt_ids) if prompt_mask is None else prompt_mask,
+                "prompt_mask": LazyIds(len(prompt_ids)) if prompt_mask is None else prompt_mask,
                 "completion_ids": completion_ids,
                 "completion_mask": [1] * len(completion_ids) if completion_mask is None else completion_mask,
                 "completion_logprobs": completion_logprobs,

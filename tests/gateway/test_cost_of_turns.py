@@ -12,6 +12,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from whet.gateway.wire import TurnRequest
 from whet.inference.loading import load_policy
+from whet.lazy_ids import PromptIds, unread
+from whet.rl.data.batch import sequences_of
+from whet.rollouts.token_rows import rollout_row
 from whet.types import UserMessage
 
 TURNS = 50
@@ -58,6 +61,12 @@ def test_a_turn_renders_and_computes_only_what_is_new(policy, monkeypatch, strea
 
     asyncio.run(talk())
     asyncio.run(policy.client.release(session.state))
+    trajectory = session.state["trajectory"]
+    (trained,) = sequences_of(trajectory, temperature=1.0, rollout="0")
+    rollout_row(session.state, group="0", environment="e", advantage=None)
+    prompts = [unread(step["tokens"], "prompt_ids") for step in trajectory]
+    assert {type(prompt) for prompt in prompts} == {PromptIds}  # not yet lists: the rollout holds each token once
+    assert sum(len(prompt._added) for prompt in prompts) < len(trained)
     assert rendered.pop(0) == WHOLE
     assert len(rendered) == TURNS - 1
     assert len({*rendered}) == 1

@@ -12,7 +12,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from numbers import Integral, Real
-from typing import Any, Literal, final
+from typing import Any, Literal, cast, final
 
 from whet.calls import resolve
 from whet.clients.client import AnyClient
@@ -21,6 +21,7 @@ from whet.envs.config.arguments import Check, check_values
 from whet.envs.config.texts import wording_of
 from whet.envs.environment import Environment
 from whet.errors import ConfigError, OverlongPromptError, WhetError
+from whet.lazy_ids import TurnTokens, unread
 from whet.messages import normalize_messages
 from whet.rollouts.limits import to_the_end
 from whet.rollouts.pace import current_pace
@@ -304,10 +305,10 @@ def step_tokens(response: Response, max_seq_len: int | None = None) -> Trajector
     tokens = response["message"].get("tokens")
     if tokens is None:
         return None
-    prompt_ids, completion_ids = tokens["prompt_ids"], tokens["completion_ids"]
+    prompt_ids, completion_ids = unread(tokens, "prompt_ids"), tokens["completion_ids"]
     step = TrajectoryStepTokens(
         prompt_ids=prompt_ids,
-        prompt_mask=tokens["prompt_mask"],
+        prompt_mask=unread(tokens, "prompt_mask"),
         completion_ids=completion_ids,
         completion_mask=tokens["completion_mask"],
         completion_logprobs=tokens["completion_logprobs"],
@@ -318,12 +319,13 @@ def step_tokens(response: Response, max_seq_len: int | None = None) -> Trajector
     for name in _WHERE_KNOWN:
         if name in tokens:
             step[name] = tokens[name]
+    step = cast(TrajectoryStepTokens, TurnTokens(step))
     if max_seq_len is None or len(prompt_ids) + len(completion_ids) <= max_seq_len:
         return step
     kept = max(0, max_seq_len - len(prompt_ids))
     step["is_truncated"] = True
     step["overlong_prompt"] = len(prompt_ids) > max_seq_len
-    step["prompt_ids"] = prompt_ids[:max_seq_len]
+    step["prompt_ids"] = step["prompt_ids"][:max_seq_len]
     step["prompt_mask"] = step["prompt_mask"][:max_seq_len]
     step["completion_ids"] = completion_ids[:kept]
     step["completion_mask"] = step["completion_mask"][:kept]

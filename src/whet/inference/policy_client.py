@@ -20,6 +20,7 @@ from whet.inference.rendering.chat_renderer import ChatRenderer, is_plain_text
 from whet.inference.rendering.streaming import AnswerReader, TextReader
 from whet.inference.sampling_args import SamplingSettings, read_sampling_args
 from whet.inference.stops import cut_at_stop
+from whet.lazy_ids import PromptIds, unread
 from whet.types import (
     AssistantMessage,
     Messages,
@@ -101,7 +102,7 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         turn = 0 if state is None else len(state["trajectory"])
         characters = self._refuse_hopeless(prompt, tools)
         graph = self._graph(state, tools)
-        prompt_ids = self._continued(graph, prompt, tools, settings.enable_thinking)
+        earlier, prompt_ids = self._continued(graph, prompt, tools, settings.enable_thinking)
         first_of_branch = prompt_ids is None
         if prompt_ids is None:
             thinking = settings.enable_thinking
@@ -122,6 +123,7 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         )
         sample, stream = await self._sample(request, prompt, tools, settings, on_delta)
         message = self._message(request, sample, prompt, tools, settings, call_ids=f"call_{turn}")
+        message["tokens"]["prompt_ids"] = PromptIds(prompt_ids, None if first_of_branch else earlier)
         if stream is not None:
             stream.finish(message)
         graph.add(prompt, message, tools, message["tokens"])
@@ -242,14 +244,15 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
 
     def _continued(
         self, graph: MessageGraph, prompt: Messages, tools: Sequence[Tool] | None, thinking: bool | None
-    ) -> list[int] | None:
-        """Ids of the latest answer that `prompt` continues, extended by what is new; None where there is none."""
+    ) -> tuple[Any, list[int] | None]:
+        """The prompt of the latest answer that `prompt` continues, and the ids of both; None where there is none."""
         earlier = graph.latest_answer(prompt, tools)
         if earlier is None:
-            return None
+            return None, None
         tokens, length = earlier
-        ids = tokens["prompt_ids"], tokens["completion_ids"]
-        return self.renderer.extend(*ids, prompt[:length], prompt[length:], tools, enable_thinking=thinking)
+        before = unread(tokens, "prompt_ids")
+        ids = list(before), tokens["completion_ids"]
+        return before, self.renderer.extend(*ids, prompt[:length], prompt[length:], tools, enable_thinking=thinking)
 
 
 def _characters(content: Any) -> int:

@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from whet.lazy_ids import unread
 from whet.rollouts.results import state_to_output
 from whet.rubrics.rubric import own_step_advantages, own_step_rewards
 from whet.system.files import read_lines
@@ -94,7 +95,7 @@ def _turns(trajectory: Sequence[TrajectoryStep]) -> Iterator[dict[str, Any] | No
         if not tokens:
             yield None
             continue
-        prompt_ids, completion_ids = list(tokens["prompt_ids"]), list(tokens["completion_ids"])
+        prompt_ids, completion_ids = list(unread(tokens, "prompt_ids")), list(tokens["completion_ids"])
         start = _common_prefix(before, prompt_ids)
         turn: dict[str, Any] = {
             "prompt_start": start,

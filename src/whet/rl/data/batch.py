@@ -31,6 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whet.errors import TrainingError
 from whet.inference.token_sets import TokenSets
+from whet.lazy_ids import unread
 from whet.types import TrajectoryStep
 
 UNKNOWN_VERSION = -1
@@ -159,20 +160,21 @@ def _checked(tokens: Any, where: str) -> Mapping[str, Any]:
             f"{where}: the turn has no token ids, so it cannot be trained on. "
             "Training needs a client that returns the engine's tokens (the policy client does)."
         )
-    if not tokens["prompt_ids"]:
+    prompt_ids = list(unread(tokens, "prompt_ids"))
+    if not prompt_ids:
         raise TrainingError(f"{where}: the prompt is empty; a model samples its first token after at least one other.")
     length = len(tokens["completion_ids"])
     runs = tokens.get("policy_version") or [(UNKNOWN_VERSION, length)]
     arrays = {
-        **tokens,
-        "prompt_ids": list(tokens["prompt_ids"]),
+        **{name: tokens[name] for name in tokens.keys() - {"prompt_ids", "prompt_mask"}},
+        "prompt_ids": prompt_ids,
         "completion_ids": list(tokens["completion_ids"]),
         "policy_version": [int(version) for version, count in runs for _ in range(count)],
     }
     for name in ("completion_mask", "completion_logprobs", "policy_version", "kept_mass", "kept"):
         if arrays.get(name) is not None and len(arrays[name]) != length:
             raise TrainingError(f"{where}: {length} sampled ids but {len(arrays[name])} values in {name}.")
-    experts, fed = arrays.get("routed_experts"), len(arrays["prompt_ids"]) + length - 1
+    experts, fed = arrays.get("routed_experts"), len(prompt_ids) + length - 1
     if experts is not None and len(experts) != fed:
         raise TrainingError(f"{where}: {fed} tokens were fed to the model but {len(experts)} values in routed_experts.")
     return arrays

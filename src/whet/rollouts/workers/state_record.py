@@ -18,6 +18,7 @@ import whet.errors
 from whet.calls import RAISED_AT, place_of
 from whet.clients.client import Client
 from whet.clients.usage import UsageTotals
+from whet.lazy_ids import TurnTokens, unread
 from whet.messages import normalize_messages
 from whet.timing import RolloutTiming, TimeSpan
 from whet.types import Response, ResponseMessage, ResponseTokens, State, Tool, Usage
@@ -192,10 +193,11 @@ def _tokens_of(record: Mapping[str, Any], sampled: Mapping[str, Any]) -> dict[st
             if name in sampled:  # else another client's, which stays behind
                 tokens[name] = sampled[name].first(value) if name == "kept" else sampled[name][:value]
         elif isinstance(value, dict) and value.keys() == {"first"}:
-            tokens[name] = sampled[name][: value["first"]]
+            whole = unread(sampled, name)
+            tokens[name] = whole if len(whole) == value["first"] else list(whole)[: value["first"]]
         else:
             tokens[name] = value
-    return tokens
+    return TurnTokens(tokens)
 
 
 def response_of(record: Mapping[str, Any]) -> Response:
