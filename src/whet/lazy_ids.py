@@ -1,7 +1,7 @@
 """The tokens of a turn, whose lists of the prompt's length are made when they are read.
 
 The prompt of a turn begins with that of the turn before: 200 turns of up to 100,000 tokens are 10 million ids, 80 MB in
-lists of their own, and their masks another 80 MB of zeros. What nobody reads is kept as what was added by each turn.
+lists of their own, and their masks another 80 MB of zeros. What is not read is kept as what each turn added.
 """
 
 from __future__ import annotations
