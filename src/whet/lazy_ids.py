@@ -80,7 +80,7 @@ class TurnTokens(Record):
         return super().__iter__()
 
     get, setdefault = Mapping.get, MutableMapping.setdefault  # type: ignore[assignment]
-    __eq__, __ne__ = Mapping.__eq__, object.__ne__  # type: ignore[assignment]
+    __eq__, __ne__ = Mapping.__eq__, object.__ne__
 
     def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
         return ItemsView(self)
