@@ -33,7 +33,7 @@ from whet.gepa.calls.budget import CallBudget, CostCap
 from whet.gepa.calls.call_log import CallLog
 from whet.gepa.calls.calls import Calls, RolloutExecutor
 from whet.gepa.calls.outage import Outage
-from whet.gepa.observers import Several
+from whet.gepa.run import Several
 from whet.gepa.types import SearchExample
 from whet.rollouts.pace import paced
 from whet.types import SystemMessage

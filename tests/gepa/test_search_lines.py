@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from whet.display.live import Output
-from whet.gepa.observers import Several
+from whet.gepa.run import Several
 from whet.gepa.types import Confirmation, SearchObserver
 from whet.gepa.view import SearchView
 

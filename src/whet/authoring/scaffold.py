@@ -165,7 +165,6 @@ def _commands(reference: str, folder: Path) -> tuple[str, ...]:
 
 
 Template = Literal["examples", "empty"]
-TEMPLATE_NAMES: tuple[Template, ...] = get_args(Template)
 OF_THE_WORKSPACE = {"README.md": "README.md", "env.example": ".env.example", "gitignore": ".gitignore"}
 ENDPOINTS = "configs/endpoints.toml"
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", ".*", "dist", "build", "outputs", "runs")

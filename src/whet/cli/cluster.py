@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from whet.cli.options import check_config_first
-from whet.cli.output import JsonOption, extra, print_json
+from whet.cli.output import JsonOption, extra, print_done
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -54,9 +54,4 @@ def check(
             if run.deployment.ray_address is None:
                 run = load_run_config(config, [*options, "--deployment.ray_address", AUTO])
             report = check_cluster(run.deployment.ray_address or AUTO, run, plan_training(run).placement)
-    if json_output:
-        print_json(report)
-    else:
-        typer.echo("\n".join(report.lines()))
-    if report.missing:
-        raise typer.Exit(1)
+    print_done(report, json_output, "\n".join(report.lines()), ok=not report.missing)

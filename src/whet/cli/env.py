@@ -9,7 +9,7 @@ import typer
 
 from whet.authoring.install import Installed, environments_here, install_environment
 from whet.authoring.scaffold import Kind
-from whet.cli.output import JsonOption, json_object, print_json, print_result
+from whet.cli.output import JsonOption, answer, json_object, print_done, print_json, print_result
 from whet.cli.sharing import packages
 from whet.cli.sharing.common import HubOption, safe
 from whet.cli.sharing.keys import secret_app, var_app
@@ -99,12 +99,7 @@ def check(
 
     args = json_object("--env-args", env_args)
     report = check_environment(environment, args, tasks=tasks, timeout_s=timeout, sandbox=sandbox)
-    if json_output:
-        print_json({"ok": report.ok, **report.as_dict()})
-    else:
-        print_report(report)
-    if not report.ok:
-        raise typer.Exit(1)
+    answer({"ok": report.ok, **report.as_dict()}, json_output, lambda: print_report(report), ok=report.ok)
 
 
 @app.command("verify")
@@ -137,12 +132,8 @@ def verify(
         _verify_harbor(environment, args, json_output)
         return
     result = verify_environment(environment, args, tasks=tasks, timeout_s=timeout, sandbox=sandbox)
-    if json_output:
-        print_json({"ok": not result.faults, **result.as_dict()})
-    else:
-        print_verified(result)
-    if result.faults:
-        raise typer.Exit(1)
+    ok = not result.faults
+    answer({"ok": ok, **result.as_dict()}, json_output, lambda: print_verified(result), ok=ok)
 
 
 def _verify_harbor(environment: str, args: dict[str, Any], json_output: bool) -> None:
@@ -154,12 +145,9 @@ def _verify_harbor(environment: str, args: dict[str, Any], json_output: bool) ->
     env = cast(HarborEnv, load_environment(environment, **own))
     results = verify_tasks(env, None if json_output else lambda result: typer.echo(result.describe()))
     right = sum(result.ok for result in results)
-    if json_output:
-        print_json({"ok": right == len(results), "tasks": [result.as_dict() for result in results]})
-    else:
-        typer.echo(f"{right} of {len(results)} tasks of {environment} verified")
-    if right < len(results):
-        raise typer.Exit(1)
+    ok = right == len(results)
+    said = f"{right} of {len(results)} tasks of {environment} verified"
+    print_done({"ok": ok, "tasks": [result.as_dict() for result in results]}, json_output, said, ok=ok)
 
 
 @app.command("generate")

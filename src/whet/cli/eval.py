@@ -15,6 +15,7 @@ from whet.cli.options import config_options, spell_out
 from whet.cli.output import (
     JsonOption,
     Verbose,
+    answer,
     extra,
     json_object,
     model_extras,
@@ -133,12 +134,9 @@ def list_evaluations(
     from whet.evals.stored.stored import list_stored
 
     heads = list_stored(folder)
-    if json_output:
-        print_json({"evaluations": heads})
-        return
     from whet.evals.printing import print_heads
 
-    print_heads(heads)
+    answer({"evaluations": heads}, json_output, lambda: print_heads(heads))
 
 
 @app.command("show")
@@ -155,12 +153,9 @@ def show(
     from whet.evals.stored.stored import open_stored
 
     summary = open_stored(path).summary()
-    if json_output:
-        print_json(summary)
-        return
     from whet.evals.printing import print_summary
 
-    print_summary(summary)
+    answer(summary, json_output, lambda: print_summary(summary))
 
 
 @app.command("compare")
@@ -183,12 +178,13 @@ def compare_evaluations(
     first, second = open_stored(before), open_stored(after)
     comparison = compare(first.rows(), second.rows())
     differences = first.environment_differences(second)
-    if json_output:
-        print_json({**dataclasses.asdict(comparison), "environment_differences": differences})
-        return
     from whet.evals.printing import print_comparison
 
-    print_comparison(comparison, f"{first.name} ({before})", f"{second.name} ({after})", top, differences)
+    answer(
+        {**dataclasses.asdict(comparison), "environment_differences": differences},
+        json_output,
+        lambda: print_comparison(comparison, f"{first.name} ({before})", f"{second.name} ({after})", top, differences),
+    )
 
 
 @app.command("rescore")
@@ -218,12 +214,7 @@ def rescore_evaluation(
     from whet.evals.stored.rescore import rescore
 
     result = rescore(path, environment, None if env_args is None else json_object("--env-args", env_args))
-    if json_output:
-        print_json(result.as_dict())
-    else:
-        print_rescored(result, top)
-    if not result.scored:
-        raise typer.Exit(1)
+    answer(result.as_dict(), json_output, lambda: print_rescored(result, top), ok=bool(result.scored))
 
 
 @app.command("report")

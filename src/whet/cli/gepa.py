@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from whet.cli.options import config_options
-from whet.cli.output import JsonOption, Verbose, console, extra, model_extras, print_json, print_result, set_verbosity
+from whet.cli.output import (
+    JsonOption,
+    Verbose,
+    answer,
+    console,
+    extra,
+    model_extras,
+    print_json,
+    print_result,
+    set_verbosity,
+)
 from whet.cli.service.submit import Choices, VariableOption, submit_packed, with_choices
 from whet.cli.sharing.common import login_as_key
 from whet.gepa.config import OPTIONS
@@ -110,10 +120,7 @@ def list_searches(
     from whet.gepa.records.tables import head, print_heads
 
     searches = find_searches(folder)
-    if json_output:
-        print_json({"searches": [head(one) for one in searches]})
-    else:
-        print_heads(searches, console())
+    answer({"searches": [head(one) for one in searches]}, json_output, lambda: print_heads(searches, console()))
 
 
 @app.command("show")

@@ -23,7 +23,7 @@ from typer.exceptions import TyperException
 from whet import __version__
 from whet.cli.groups import SuggestingGroup, lazy_group
 from whet.cli.options import config_options
-from whet.cli.output import JsonOption, extra, print_json
+from whet.cli.output import JsonOption, answer, extra
 from whet.cli.sharing.account import config_app, login, logout, whoami
 from whet.config import options_of, validate
 from whet.dashboard import serve as dashboard
@@ -137,12 +137,7 @@ def doctor_command(
         from whet.rl.doctor import examine
 
         diagnosis = examine(path)
-    if json_output:
-        print_json(diagnosis)
-    else:
-        _print(diagnosis)
-    if diagnosis.ill:
-        raise typer.Exit(1)
+    answer(diagnosis, json_output, lambda: _print(diagnosis), ok=not diagnosis.ill)
 
 
 def _print(diagnosis: Diagnosis) -> None:

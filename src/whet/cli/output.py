@@ -95,12 +95,19 @@ def print_json(result: Any) -> None:
     sys.stdout.flush()
 
 
-def print_done(result: Any, as_json: bool, text: str) -> None:
-    """A result for a program to read, or a line about it for a person."""
+def answer(result: Any, as_json: bool, show: Callable[[], object], *, ok: bool = True) -> None:
+    """A result for a program to read, or what `show` prints for a person; exit code 1 where it is not `ok`."""
     if as_json:
         print_json(result)
     else:
-        typer.echo(text)
+        show()
+    if not ok:
+        raise typer.Exit(1)
+
+
+def print_done(result: Any, as_json: bool, text: str, *, ok: bool = True) -> None:
+    """What was done, in a line for a person."""
+    answer(result, as_json, lambda: typer.echo(text), ok=ok)
 
 
 def print_result(result: Mapping[str, Any], as_json: bool) -> None:

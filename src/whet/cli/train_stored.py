@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from whet.cli.output import JsonOption, console, extra, print_json, print_result
+from whet.cli.output import JsonOption, answer, console, extra, print_json, print_result
 from whet.cli.service import runs
 from whet.cli.service.common import AnyRun, NothingAsked, is_of_service, service_run, since_when
 from whet.cli.service.runs import list_service_runs
@@ -64,10 +64,7 @@ def list_runs(
     from whet.rl.stored.views import heads, print_heads
 
     runs = heads(find_runs(folder))
-    if json_output:
-        print_json({"runs": runs})
-    else:
-        print_heads(runs, console())
+    answer({"runs": runs}, json_output, lambda: print_heads(runs, console()))
 
 
 def show(run: Run, json_output: JsonOption = False) -> None:
@@ -253,10 +250,7 @@ def compare(
     from whet.rl.stored.views import print_comparison
 
     comparison = compare_runs(open_run(a), open_run(b))
-    if json_output:
-        print_json(comparison)
-    else:
-        print_comparison(comparison, console())
+    answer(comparison, json_output, lambda: print_comparison(comparison, console()))
 
 
 def resume(

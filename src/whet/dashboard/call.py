@@ -29,6 +29,7 @@ Step = Annotated[int, InPath(ge=0, le=2**53)]
 Number = Annotated[int, InPath(ge=0, le=2**53)]
 EMPTY = BeforeValidator(lambda value: None if value == "" else value)
 """A form without scripts sends fields that are empty."""
+Chosen = Annotated[Annotated[str, Field(max_length=200)] | None, EMPTY, Query()]
 Flag = Annotated[bool | None, EMPTY, Query()]
 Amount = Annotated[Annotated[float, Field(allow_inf_nan=False)] | None, EMPTY, Query()]
 
@@ -79,13 +80,13 @@ class DashboardCall:
 
 
 def filter_of(
-    environment: Words = "",
-    part: Words = "",
+    environment: Chosen = None,
+    part: Chosen = None,
     step: Annotated[Annotated[int, Field(ge=0, le=2**53)] | None, EMPTY, Query()] = None,
     failed: Flag = None,
-    error: Words = "",
-    stop_condition: Words = "",
-    candidate: Words = "",
+    error: Chosen = None,
+    stop_condition: Chosen = None,
+    candidate: Chosen = None,
     truncated: Flag = None,
     reward_from: Amount = None,
     reward_to: Amount = None,
@@ -95,19 +96,8 @@ def filter_of(
     key = int(group) if group else None
     if key is not None and not -(2**63) <= key < 2**63:
         raise DashboardError("invalid", "group: it is the key of no group.")
-    return Filter(
-        environment=environment or None,
-        part=part or None,
-        step=step,
-        failed=failed,
-        error=error or None,
-        stop_condition=stop_condition or None,
-        candidate=candidate or None,
-        truncated=truncated,
-        reward_from=reward_from,
-        reward_to=reward_to,
-        group=key,
-    )
+    narrow = (environment, part, failed, error, stop_condition, candidate, truncated, reward_from, reward_to, key)
+    return Filter(*narrow, step=step)
 
 
 ByFilter = Annotated[Filter, Depends(filter_of)]

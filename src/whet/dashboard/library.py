@@ -18,6 +18,11 @@ RunKind = Literal["training", "sft", "evaluation", "search"]
 RunState = Literal["queued", "starting", "running", "finished", "failed", "stopped", "unknown"]
 What = Literal["adapter", "model", "checkpoint"]
 """What can be downloaded of a step."""
+SHOWN: tuple[str, ...] = (
+    *("id", "name", "kind", "state", "reason", "owner", "user", "model", "environments", "step", "max_steps"),
+    *("reward", "submitted_at", "started_at", "ended_at", "updated_at"),
+)
+"""What an answer has of a run as it is."""
 ENDED: frozenset[RunState] = frozenset({"finished", "failed", "stopped"})
 
 
@@ -69,23 +74,10 @@ class LibraryRun:
 
     def view(self) -> dict[str, Any]:
         """As `GET /runs/{run}` answers it."""
+        said = {name: getattr(self, name) for name in SHOWN}
         return {
-            "id": self.id,
-            "name": self.name,
-            "kind": self.kind,
-            "state": self.state,
-            "reason": self.reason,
-            "owner": self.owner,
-            "user": self.user,
-            "model": self.model,
+            **said,
             "environments": list(self.environments),
-            "step": self.step,
-            "max_steps": self.max_steps,
-            "reward": self.reward,
-            "submitted_at": self.submitted_at,
-            "started_at": self.started_at,
-            "ended_at": self.ended_at,
-            "updated_at": self.updated_at,
             "has_files": self.directory is not None,
             **self.details,
         }

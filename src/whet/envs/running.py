@@ -17,7 +17,7 @@ from whet.clients.make import made_from_config, resolve_client
 from whet.envs.config.arguments import nearest
 from whet.envs.hooks import Hooked
 from whet.errors import ConfigError
-from whet.rollouts.generate import OnLog, OnProgress, OnStart, generate, run_sync
+from whet.rollouts.generate import GenerateRun, OnLog, OnProgress, OnStart, read_inputs, run_sync
 from whet.rollouts.groups import run_group
 from whet.rollouts.limits import Limit
 from whet.rollouts.results import state_to_output
@@ -198,22 +198,17 @@ class Running(Hooked):
         older_limit = _of_older(older)
         if max_concurrent == -1 and older_limit is not None:
             max_concurrent = older_limit
-        return await generate(
-            self,
-            inputs,
-            client,
-            model,
-            sampling_args,
-            max_concurrent=max_concurrent,
-            results_path=results_path,
-            state_columns=state_columns,
-            save_results=save_results,
-            independent_scoring=independent_scoring,
-            max_retries=max_retries,
-            on_start=on_start,
-            on_progress=on_progress,
-            on_log=on_log,
-        )
+        rows, resolved = read_inputs(inputs), resolve_client(client)
+        saving = save_results or results_path is not None
+        run = GenerateRun(self, rows, resolved, model, sampling_args, state_columns, results_path, saving)
+        try:
+            run.open(on_log)
+            await run.attempt(max_concurrent, independent_scoring, max_retries, on_start, on_progress)
+            return await run.finish()
+        finally:
+            run.close()
+            if made_from_config(client):
+                await resolved.close()
 
     async def evaluate(
         self,

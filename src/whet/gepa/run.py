@@ -7,8 +7,9 @@ end, also a failure or an interruption, becomes a `SearchOutcome`, and finished 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -36,7 +37,6 @@ from whet.gepa.calls.calls import Calls, RolloutExecutor
 from whet.gepa.calls.outage import Outage
 from whet.gepa.components import best_files, seed_candidate
 from whet.gepa.config import GepaConfig
-from whet.gepa.observers import FromThread, Several
 from whet.gepa.options import evaluate_commands, resume_command
 from whet.gepa.plan import describe, held_out_wanted, make_plan
 from whet.gepa.progress import SearchProgress
@@ -46,7 +46,7 @@ from whet.gepa.reflection.log import ReflectionLog
 from whet.gepa.reflection.reflection import Reflection
 from whet.gepa.reflection.rollout_records import JUDGED
 from whet.gepa.splits import EnvRows, Splits, split_examples
-from whet.gepa.types import BudgetSpent, SearchObserver, SearchOutcome, SearchResult
+from whet.gepa.types import BudgetSpent, CandidateRecord, Forwarder, SearchObserver, SearchOutcome, SearchResult
 from whet.records.directory import REFLECTIONS, failure_message, report_or_note
 from whet.records.lock import EndState
 from whet.rollouts.pace import paced
@@ -336,3 +336,41 @@ def _seed_sent(model: EvalConfig) -> int | None:
     if not model.local and endpoint_of(model).client_type == "anthropic_messages":
         return None
     return model.resolved_seed
+
+
+class Several(Forwarder):
+    """Forwards to all of them in order. All are closed, also where closing one fails."""
+
+    def __init__(self, *observers: SearchObserver) -> None:
+        self._observers = observers
+
+    def send(self, event: str, *args: Any) -> None:
+        for one in self._observers:
+            getattr(one, event)(*args)
+
+    def close(self) -> None:
+        failure: Exception | None = None
+        for one in self._observers:
+            try:
+                one.close()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+
+class FromThread(Forwarder):
+    """Forwards each event to the event loop, in order; a record as it is at that moment."""
+
+    def __init__(self, observer: SearchObserver, loop: asyncio.AbstractEventLoop) -> None:
+        self._observer, self._loop = observer, loop
+
+    def send(self, event: str, *args: Any) -> None:
+        self._loop.call_soon_threadsafe(getattr(self._observer, event), *args)
+
+    def decided(self, record: CandidateRecord) -> None:
+        now = dataclasses.replace(record, minibatch=dict(record.minibatch), val_rewards=dict(record.val_rewards))
+        self.send("decided", now)
+
+    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
+        self.send("proposed", number, parent, dict(texts), list(changed))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from whet.display.live import RunObserver
+from whet.display.live import RunObserver, forwards
 from whet.records.lock import EndState
 
 Candidate = Mapping[str, str]
@@ -212,3 +212,12 @@ class SearchObserver(RunObserver):
 
     def confirmed(self, confirmation: Confirmation) -> None:
         """The winner was compared with the seed on held-out examples."""
+
+
+@forwards
+class Forwarder(SearchObserver):
+    """Passes every event on through one method, `send`."""
+
+    def send(self, event: str, *args: Any) -> None:
+        """An event by the name of its method, and what it carries."""
+        raise NotImplementedError

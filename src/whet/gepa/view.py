@@ -18,9 +18,8 @@ from rich.text import Text
 from whet.display.live import Output, RunView
 from whet.display.picture import bar, labelled, one_line, rate_text, times_text
 from whet.display.text import number
-from whet.gepa.observers import Forwarder
 from whet.gepa.progress import PhaseProgress, Proposal, SearchProgress
-from whet.gepa.types import CandidateRecord, Confirmation, Scored, SearchObserver, SearchPlan
+from whet.gepa.types import CandidateRecord, Confirmation, Forwarder, Scored, SearchObserver, SearchPlan
 from whet.system.terminal import duration, safe_text
 
 KEYS = "q stop"
@@ -192,7 +191,7 @@ def phase_line(phase: PhaseProgress, search: SearchProgress) -> str:
     """What the search is doing, how far it is, and what was earned in it."""
     text = PHASES[phase.name]
     if phase.detail:
-        text += f": {_detail(search, phase.detail)}"
+        text += f": {_name(search, phase.detail) if CANDIDATE_ID.fullmatch(phase.detail) else safe_text(phase.detail)}"
     if phase.total:
         text += f"  {phase.done}/{phase.total}"
     rewards = [
@@ -202,11 +201,6 @@ def phase_line(phase: PhaseProgress, search: SearchProgress) -> str:
         for candidate, tally in phase.tallies.items()
     ]
     return f"{text}  {', '.join(rewards)}" if 0 < len(rewards) <= 3 else text
-
-
-def _detail(search: SearchProgress, detail: str) -> str:
-    """A candidate by its name, anything else as it is."""
-    return _name(search, detail) if CANDIDATE_ID.fullmatch(detail) else safe_text(detail)
 
 
 def _name(search: SearchProgress, id: str) -> str:

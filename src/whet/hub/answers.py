@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
@@ -38,6 +38,12 @@ class ResponseModel(BaseModel):
     """What a route answers, also made from a row of the database."""
 
     model_config = ConfigDict(from_attributes=True)
+
+    @classmethod
+    def of(cls, row: object, **more: Any) -> Self:
+        """From the attributes of a row, with `more` in place of those that it does not have."""
+        columns = {name: getattr(row, name) for name in cls.model_fields if name not in more}
+        return cls.model_validate({**columns, **more})
 
 
 class Page(ResponseModel, Generic[T]):

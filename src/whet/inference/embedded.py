@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from pathlib import Path
 from typing import Any
 
@@ -280,7 +279,6 @@ class EmbeddedEngine(Engine):
         if len(scheduler.waiting) * 8 < len(self._began) and self._held_back < _PATIENCE:
             self._held_back += 1
             return
-        started = time.perf_counter()
         self._held_back = 0
         afresh = scheduler.empty
         admissions = scheduler.admit(by_rollout=self.settle is not let_others_run)
@@ -294,12 +292,10 @@ class EmbeddedEngine(Engine):
                     assert self._decode_text is not None
                     self._followers.watch(job, StopWatcher(job.request.params.stop, self._decode_text))
             self._rows_changed()
-        self.stats.busy_seconds += time.perf_counter() - started
 
     @torch.inference_mode()
     def _step(self) -> bool:
         """One decode step of all running rows; True when some are done."""
-        started = time.perf_counter()
         rows, scheduler = self._rows, self._scheduler
         count = scheduler.rows
         needed = self.stats.decode_steps + self._reach
@@ -334,7 +330,6 @@ class EmbeddedEngine(Engine):
         if done:
             rows.stop(sorted(done))
             self._rows_changed()
-        self.stats.busy_seconds += time.perf_counter() - started
         return bool(done)
 
     def _finish(self, job: SampleJob, slot: int) -> None:

@@ -26,7 +26,6 @@ class EngineStats:
     prefill_tokens: int = 0  # prompt tokens computed
     reused_tokens: int = 0  # prompt tokens whose keys and values were there already
     decode_steps: int = 0
-    busy_seconds: float = 0.0  # inside torch
 
 
 def device_memory(device: torch.device) -> int:

@@ -1,4 +1,4 @@
-"""Run many groups: `generate` for `Environment.generate` and `evaluate`.
+"""Run many groups: what `Environment.generate` and `evaluate` do.
 
 Groups start as permits become free rather than all at once, and rows are written as groups finish. `groups.py` runs a
 group, `driver.py` many of them, `row_log.py` writes the rows, `results.py` defines them.
@@ -12,12 +12,12 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from whet import __version__
-from whet.clients.make import made_from_config, resolve_client
 from whet.errors import ConfigError, RunError
 from whet.records.directory import load_metadata
 from whet.rollouts.driver import Driver
@@ -37,75 +37,46 @@ T = TypeVar("T")
 METADATA_SECONDS = 1.0  # between two writes of metadata.json during the run
 
 
-async def generate(
-    env: Any,
-    inputs: Any,
-    client: Any,
-    model: str,
-    sampling_args: SamplingArgs | None = None,
-    *,
-    max_concurrent: int = -1,
-    results_path: Path | str | None = None,
-    state_columns: list[str] | None = None,
-    save_results: bool = False,
-    independent_scoring: bool = False,
-    max_retries: int = 0,
-    on_start: OnStart | None = None,
-    on_progress: OnProgress | Sequence[OnProgress] | None = None,
-    on_log: OnLog | None = None,
-) -> GenerateOutputs:
-    """See `Environment.generate`."""
-    # Not copied here: every rollout copies its own row.
+def read_inputs(inputs: Any) -> list[RolloutInput]:
+    """The rows of a dataset or a list, not copied: every rollout copies its own. Raises `ConfigError`."""
     rows: list[RolloutInput] = list(inputs) if isinstance(inputs, Sequence) else inputs.to_list()
     for index, row in enumerate(rows):
         if "prompt" not in row or "example_id" not in row:
             raise ConfigError(f"input {index} has no prompt or no example_id; take inputs from env.get_dataset().")
-    resolved = resolve_client(client)
-    args: SamplingArgs = {**env.sampling_args, **(sampling_args or {})}
-    examples = len({row["example_id"] for row in rows})
-    builder = GenerateOutputsBuilder(
-        env_id=env.env_id,
-        env_args=env.env_args,
-        model=model,
-        client=resolved,
-        num_examples=examples,
-        rollouts_per_example=len(rows) // examples if rows else 0,
-        state_columns=state_columns,
-        sampling_args=args,
-        results_path=None if results_path is None else Path(results_path),
-        pass_threshold=env.pass_threshold,
-        saving=save_results or results_path is not None,
-    )
-    run = _Run(env, builder)
-    try:
-        if builder.saving:
-            run.open(builder.results_path)
-            if on_log is not None:
-                on_log(f"saving results to {builder.results_path}")
-        remaining = _remaining(rows, builder.outputs)
-        groups = [[row] for row in remaining] if independent_scoring else _groups(remaining)
-        if on_start is not None:
-            on_start(rows, remaining if independent_scoring else groups)
-        observers = [on_progress] if callable(on_progress) else list(on_progress or [])
-        await run.attempt(groups, max_concurrent, independent_scoring, max_retries, observers)
-        return await run.finish()
-    finally:
-        run.close()
-        if made_from_config(client):
-            await resolved.close()
+    return rows
 
 
-class _Run:
-    """The record of one call, and its directory."""
+class GenerateRun:
+    """One call of `Environment.generate`: its record, and its directory."""
 
-    def __init__(self, env: Any, builder: GenerateOutputsBuilder) -> None:
-        self.env, self.builder = env, builder
+    def __init__(
+        self,
+        env: Any,
+        rows: list[RolloutInput],
+        client: Any,
+        model: str,
+        sampling_args: SamplingArgs | None,
+        state_columns: list[str] | None,
+        results_path: Path | str | None,
+        saving: bool,
+    ) -> None:
+        examples = len({row["example_id"] for row in rows})
+        each = len(rows) // examples if rows else 0
+        args: SamplingArgs = {**env.sampling_args, **(sampling_args or {})}
+        self.env, self.rows = env, rows
+        self.builder = GenerateOutputsBuilder(
+            *(env.env_id, env.env_args, model, client, examples, each),
+            *(state_columns, args, results_path, env.pass_threshold, saving),
+        )
         self.log: RowLog | None = None
         self.offsets: list[int] = []  # of the builder's rows in the log
         self.metadata_written = 0.0
 
-    def open(self, directory: Path) -> None:
-        """Write results to `directory`, after those that are there already."""
+    def open(self, on_log: OnLog | None) -> None:
+        """Where results are saved: write them to their directory, after those that are there already."""
+        if not self.builder.saving:
+            return
+        directory = self.builder.results_path
         metadata = load_metadata(directory)
         if metadata is not None:
             now = self.builder
@@ -123,15 +94,22 @@ class _Run:
         # Written at once, which survives a kill; a loss of power may cost the rows of half a second.
         self.log = RowLog(directory, seconds=0.0, synced_s=SECONDS_AT_MOST, hint=ANOTHER_PATH)
         self._write_metadata()
+        if on_log is not None:
+            on_log(f"saving results to {directory}")
 
     async def attempt(
         self,
-        groups: list[list[RolloutInput]],
         max_concurrent: int,
         independent_scoring: bool,
         max_retries: int,
-        observers: Sequence[OnProgress],
+        on_start: OnStart | None,
+        on_progress: OnProgress | Sequence[OnProgress] | None,
     ) -> None:
+        remaining = _remaining(self.rows, self.builder.outputs)
+        groups = [[row] for row in remaining] if independent_scoring else _groups(remaining)
+        if on_start is not None:
+            on_start(self.rows, remaining if independent_scoring else groups)
+        observers = [on_progress] if callable(on_progress) else list(on_progress or [])
         limit = rollout_limit(max_concurrent)
 
         async def one(group: list[RolloutInput]) -> None:
@@ -180,38 +158,29 @@ class _Run:
         self.metadata_written = time.time()
 
 
+@dataclass
 class GenerateOutputsBuilder:
     """The record of finished rollouts: their rows, and what their metadata is computed from."""
 
-    def __init__(
-        self,
-        env_id: str,
-        env_args: dict[str, Any],
-        model: str,
-        client: Any,
-        num_examples: int,
-        rollouts_per_example: int,
-        state_columns: list[str] | None,
-        sampling_args: SamplingArgs,
-        results_path: Path | None,
-        pass_threshold: float = 0.5,
-        saving: bool = True,
-    ) -> None:
-        self.env_id = env_id
-        self.env_args = env_args
-        self.model = model
-        self.client = client
-        self.num_examples = num_examples
-        self.rollouts_per_example = rollouts_per_example
-        self.state_columns = state_columns or []
-        self.sampling_args = sampling_args
-        self.results_path = Path(results_path) if results_path is not None else get_results_path(env_id, model)
-        self.pass_threshold = pass_threshold
-        self.saving = saving
-        self.start_time = time.time()
-        self.base_url = _base_url(client)
+    env_id: str
+    env_args: dict[str, Any]
+    model: str
+    client: Any
+    num_examples: int
+    rollouts_per_example: int
+    state_columns: list[str] | None
+    sampling_args: SamplingArgs
+    results_path: Any  # a Path, or what makes one; None: a new one below outputs/
+    pass_threshold: float = 0.5
+    saving: bool = True
+
+    def __post_init__(self) -> None:
+        self.state_columns = self.state_columns or []
+        given = self.results_path
+        self.results_path = get_results_path(self.env_id, self.model) if given is None else Path(given)
+        self.start_time, self.base_url = time.time(), _base_url(self.client)
         self.outputs: list[RolloutOutput] = []
-        self._totals = Totals(rollouts_per_example, pass_threshold)
+        self._totals = Totals(self.rollouts_per_example, self.pass_threshold)
         self._tools: dict[str, list[Any]] = {}
 
     def add_outputs(self, new_outputs: Sequence[RolloutOutput]) -> None:

@@ -117,13 +117,8 @@ class ServiceLibrary:
         wait = self._wait(session, row) if row.state == "queued" else None
         directory = run_directory(self._data, row)
         details: dict[str, Any] = {
-            "priority": row.priority,
-            "attempt": row.attempt,
+            **{name: getattr(row, name) for name in ("priority", "attempt", "cost", "tokens", "needs", "caps")},
             "seconds": round(row.seconds, 3),
-            "cost": row.cost,
-            "tokens": row.tokens,
-            "needs": row.needs,
-            "caps": row.caps,
             "place": wait.place if wait is not None else None,
             "stopping": row.stop_requested_at is not None,
             "pinned": list(row.environments),
@@ -225,16 +220,8 @@ def may(row: RunRow, viewer: RequestUser) -> list[str]:
 
 
 def attempt_view(row: AttemptRow) -> dict[str, Any]:
-    return {
-        "number": row.number,
-        "state": row.state,
-        "host": row.host,
-        "runner": row.runner_id,
-        "outcome": row.outcome,
-        "exit_code": row.exit_code,
-        "started_at": row.started_at,
-        "ended_at": row.ended_at,
-    }
+    names = ("number", "state", "host", "outcome", "exit_code", "started_at", "ended_at")
+    return {**{name: getattr(row, name) for name in names}, "runner": row.runner_id}
 
 
 def _filtered(query: Select[Any], wanted: RunQuery) -> Select[Any]:

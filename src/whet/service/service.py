@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi import Request
@@ -42,7 +41,6 @@ class Service:
     library: ServiceLibrary
     tries: bool = True
     """Whether the hub tries what is pushed, so that runs wait for that."""
-    uploading: threading.Lock = field(default_factory=threading.Lock)
 
     def remove(self, run: str) -> None:
         """Remove the folder of a run; what cannot be removed now is at the next start."""

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from whet.system.children import family
 
-UNLIMITED = 1 << 60
 RESET_PEAK = "5"
 """Written to /proc/PID/clear_refs: VmHWM begins again at what is resident now (Linux 4.0)."""
 

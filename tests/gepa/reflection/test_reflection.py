@@ -152,7 +152,6 @@ def test_a_useless_answer_is_noted_and_asked_for_once_more_with_what_was_wrong(
     session = place.begin(useless, new("Multiply."), max_chars={"system_prompt": 100})
     assert session.reflect(SEED, records(), ["system_prompt"]) == {"system_prompt": "Multiply."}
     assert session.heard.notes == [f"no new text for system_prompt: {why} (1 of 5 in a row)"]
-    assert (session.reflect.answers, session.reflect.unusable) == (2, 1)
     if useless:
         assert why in place.endpoint.requests[1]["messages"][-1]["content"]
     else:
@@ -175,7 +174,7 @@ def test_after_two_useless_answers_there_is_no_text_and_the_search_goes_on(place
 def test_an_answer_that_was_refused_is_counted_and_not_asked_for_again(place: Place) -> None:
     session = place.begin(None, new("Multiply."))
     assert session.reflect(SEED, records(), ["system_prompt"]) == {}
-    assert place.asked == session.reflect.unusable == 1
+    assert place.asked == 1
     assert "refused" in session.heard.notes[0]
 
 
@@ -217,7 +216,6 @@ def test_resume_replays_all_replies_without_requests(place: Place) -> None:
     assert search(resumed) == first
     assert place.asked == 4
     assert resumed.heard.notes == []
-    assert (resumed.reflect.answers, resumed.reflect.unusable) == (4, 3)
 
 
 def test_resume_resets_the_count_of_unusable_answers(place: Place) -> None:
@@ -257,7 +255,6 @@ def test_endpoint_failure_ends_the_search_and_resume_repeats_the_request(
         session.reflect(SEED, records(), ["system_prompt"])
     assert "\n" not in str(told.value)
     assert "--resume" in str(told.value)
-    assert session.reflect.unusable == 0
     place.endpoint.trouble = Trouble()
     resumed = place.begin(new("Multiply."))
     assert resumed.reflect(SEED, records(), ["system_prompt"]) == {"system_prompt": "Multiply."}
@@ -324,11 +321,11 @@ def test_without_a_seed_none_is_sent(place: Place) -> None:
 def test_what_it_costs_is_known_also_of_earlier_processes(place: Place) -> None:
     priced = {"price": Price(input=1_000_000, output=0)}
     first = place.begin(new("Multiply."), client=priced)
-    assert first.reflect.cost is None
+    assert first.log.cost is None
     first.reflect(SEED, records(), ["system_prompt"])
     tokens = len(json.dumps(place.endpoint.requests[0]["messages"])) // 4
-    assert first.reflect.cost == tokens
-    assert place.begin(client=priced).reflect.cost == tokens
+    assert first.log.cost == tokens
+    assert place.begin(client=priced).log.cost == tokens
 
 
 def test_rollouts_cannot_give_orders(place: Place) -> None:

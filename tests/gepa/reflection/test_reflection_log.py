@@ -49,10 +49,10 @@ def test_a_torn_last_line_is_cut_off_and_what_was_before_it_kept(path: Path) -> 
     log.write(request(), 1, ReflectionReply("second"), {})
     for end in range(len(whole) + 1, path.stat().st_size, 7):
         path.write_bytes((whole + path.read_bytes()[len(whole) :])[:end])
-        assert len(ReflectionLog(path)) == 1
+        assert ReflectionLog(path).find(request().key, 1) is None
         assert path.read_bytes() == whole
         ReflectionLog(path).write(request(), 1, ReflectionReply("again"), {})
-        assert len(ReflectionLog(path)) == 2
+        assert ReflectionLog(path).find(request().key, 1) is not None
 
 
 def test_a_line_inside_that_is_not_json_is_named(path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_line_inside_that_is_not_json_is_named(path: Path) -> None:
 def test_costs_of_all_processes_are_added_up_and_unknown_prices_are_no_cost(path: Path) -> None:
     log = ReflectionLog(path)
     log.write(request(), 0, ReflectionReply("free", usage={"prompt_tokens": 5, "completion_tokens": 2}), {})
-    assert (log.cost, log.input_tokens, log.output_tokens) == (None, 5, 2)
+    assert log.cost is None
     log.write(
         request(), 1, ReflectionReply("paid", usage={"prompt_tokens": 5, "completion_tokens": 2, "cost": 0.25}), {}
     )
@@ -74,7 +74,7 @@ def test_costs_of_all_processes_are_added_up_and_unknown_prices_are_no_cost(path
     later.write(
         request(), 2, ReflectionReply("paid", usage={"prompt_tokens": 5, "completion_tokens": 2, "cost": 0.5}), {}
     )
-    assert (later.cost, later.input_tokens, later.output_tokens) == (0.75, 15, 6)
+    assert later.cost == 0.75
 
 
 def test_what_was_asked_can_be_read_by_people(path: Path) -> None:

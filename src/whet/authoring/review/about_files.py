@@ -101,12 +101,11 @@ def review_package(package: Package) -> Iterator[Finding]:
     """Metadata, README, tests, evaluation default."""
     file = "pyproject.toml"
     if package.problem is not None:
-        yield Finding.of("pyproject", package.problem, "Correct it.", where=file)
+        yield Finding.of("pyproject", package.problem, where=file)
     if package.name is None and package.folder is None:
         yield Finding.of(
             "no-package",
             "there is no pyproject.toml next to the module, so it cannot be installed",
-            "Begin with `whet env init` and move the module there.",
             where=str(package.path),
         )
         return
@@ -120,7 +119,7 @@ def review_package(package: Package) -> Iterator[Finding]:
         if not value
     ]
     if missing and package.problem is None:
-        yield Finding.of("metadata", f"[project] has no {', '.join(missing)}", "Add it.", where=file)
+        yield Finding.of("metadata", f"[project] has no {', '.join(missing)}", where=file)
     if package.name and canonicalize_name(package.name).replace("-", "_") != package.module:
         yield Finding.of(
             "metadata",
@@ -130,24 +129,15 @@ def review_package(package: Package) -> Iterator[Finding]:
             where=file,
         )
     if not package.licensed:
-        yield Finding.of("no-licence", "the package has no licence", 'Add license = "..." to [project].', where=file)
+        yield Finding.of("no-licence", "the package has no licence", where=file)
     if not package.readme:
-        yield Finding.of(
-            "no-readme", "there is no README", "Say what the task, the arguments and the reward are, in README.md."
-        )
+        yield Finding.of("no-readme", "there is no README")
     if package.installed:
         return
     if not package.has_tests:
-        yield Finding.of(
-            "no-tests", "there are no tests", "Test that right answers earn and others do not, in tests/test_*.py."
-        )
+        yield Finding.of("no-tests", "there are no tests")
     if not package.eval_default and package.problem is None:
-        yield Finding.of(
-            "no-eval-default",
-            "nothing says how to evaluate it",
-            "Add [tool.whet.eval] with num_examples and rollouts_per_example.",
-            where=file,
-        )
+        yield Finding.of("no-eval-default", "nothing says how to evaluate it", where=file)
 
 
 def undescribed(package: Package, arguments: Iterable[str]) -> list[str]:
@@ -160,12 +150,7 @@ def review_secrets(files: Mapping[str, str]) -> Iterator[Finding]:
     """Keys and passwords."""
     for name, text in files.items():
         for where, what in secrets_in(name, text):
-            yield Finding.of(
-                "secret",
-                f"this looks like {what}",
-                "Take it out, revoke it, and read it from an environment variable (whet.ensure_keys).",
-                where=where,
-            )
+            yield Finding.of("secret", f"this looks like {what}", where=where)
 
 
 def review_imports(

@@ -34,20 +34,12 @@ from whet.authoring.review.probes import MAX_TURNS, RIGHT
 IN_THE_SANDBOX = "The sandbox has no network and no files but the package's; with --no-sandbox it has yours."
 SLOW_IMPORT_S = 5.0
 SLOW_LOAD_S = 30.0
-EFFECTS: dict[Effect, tuple[str, str, str]] = {
-    "writes": ("import-writes", "importing it writes or removes a file", "Do that in load_environment, if at all."),
-    "process": ("import-process", "importing it starts a process", "Start it when a rollout needs it."),
-    "network": (
-        "import-network",
-        "importing it uses the network",
-        "Fetch data in load_environment, or in its dataset.",
-    ),
-    "thread": ("import-thread", "importing it starts a thread", "Start it when a rollout needs it."),
-    "environment": (
-        "import-environment",
-        "importing it changes the process around it",
-        "Leave environment variables, working directory and signals to the caller.",
-    ),
+EFFECTS: dict[Effect, tuple[str, str]] = {
+    "writes": ("import-writes", "importing it writes or removes a file"),
+    "process": ("import-process", "importing it starts a process"),
+    "network": ("import-network", "importing it uses the network"),
+    "thread": ("import-thread", "importing it starts a thread"),
+    "environment": ("import-environment", "importing it changes the process around it"),
 }
 HACK, LEAK = 0.9, 0.5  # shares of what a right answer earns
 VERIFIED = 0.5  # of what the reward functions add up to
@@ -72,7 +64,7 @@ def review_files(events: Sequence[Event], ended: str | None) -> Iterator[Finding
         if isinstance(event, Found) and event.code in CODES:
             yield Finding.of(event.code, event.message, event.fix, where=event.where)
     if not any(isinstance(event, Read) for event in events):
-        yield Finding.of("unfinished", f"reading its files did not end well: {ended}", "Look for what is so large.")
+        yield Finding.of("unfinished", f"reading its files did not end well: {ended}")
 
 
 def review_import(events: Sequence[Event], printed: str, ended: str | None) -> Iterator[Finding]:
@@ -80,8 +72,8 @@ def review_import(events: Sequence[Event], printed: str, ended: str | None) -> I
     done = first_of(Imported, events)
     for event in events:
         if isinstance(event, SideEffect):
-            code, message, fix = EFFECTS[event.effect]
-            yield Finding.of(code, f"{message}: {event.detail}", fix, where=event.where)
+            code, message = EFFECTS[event.effect]
+            yield Finding.of(code, f"{message}: {event.detail}", where=event.where)
     if done is None:
         last = printed.strip().splitlines()[-1:]
         said = f" ({last[0]})" if last else ""
@@ -90,14 +82,12 @@ def review_import(events: Sequence[Event], printed: str, ended: str | None) -> I
     if ended is not None:
         yield Finding.of("unfinished", f"its process did not end well after the import: {ended}", "End it well.")
     if done.error is not None:
-        yield Finding.of("import-fails", done.error, "Make it importable with its declared dependencies alone.")
+        yield Finding.of("import-fails", done.error)
     if done.seconds > SLOW_IMPORT_S:
-        yield Finding.of(
-            "import-slow", f"importing it took {done.seconds:.1f} s", "Import heavy libraries where they are used."
-        )
+        yield Finding.of("import-slow", f"importing it took {done.seconds:.1f} s")
     if printed.strip() and done.error is None:
         first = printed.strip().splitlines()[0]
-        yield Finding.of("import-output", f"importing it prints: {first}", "Log instead, from inside functions.")
+        yield Finding.of("import-output", f"importing it prints: {first}")
 
 
 def review_load(events: Sequence[Event], ended: str | None, sandbox: bool) -> Iterator[Finding]:
@@ -117,20 +107,10 @@ def review_load(events: Sequence[Event], ended: str | None, sandbox: bool) -> It
     splits = [split for split in (rows.train, rows.eval) if split is not None] if rows is not None else []
     seconds = loaded.seconds + sum(split.seconds for split in splits)
     if seconds > SLOW_LOAD_S:
-        yield Finding.of(
-            "load-slow",
-            f"loading it and its data took {seconds:.0f} s",
-            "Prepare the data beforehand.",
-            where=loaded.where,
-        )
+        yield Finding.of("load-slow", f"loading it and its data took {seconds:.0f} s", where=loaded.where)
     yield from _review_signature(loaded)
     if loaded.undescribed:
-        yield Finding.of(
-            "readme-arguments",
-            f"it does not name {', '.join(loaded.undescribed)}",
-            "Describe every argument there.",
-            where="README.md",
-        )
+        yield Finding.of("readme-arguments", f"it does not name {', '.join(loaded.undescribed)}", where="README.md")
 
 
 def _review_signature(loaded: Loaded) -> Iterator[Finding]:
@@ -141,12 +121,7 @@ def _review_signature(loaded: Loaded) -> Iterator[Finding]:
         ([one.name for one in named if not one.documented], "no line in the docstring's Args"),
     ):
         if lacking:
-            yield Finding.of(
-                "signature",
-                f"{what}: {', '.join(lacking)}",
-                "Give each argument a type, a default and a line in the docstring.",
-                where=loaded.where,
-            )
+            yield Finding.of("signature", f"{what}: {', '.join(lacking)}", where=loaded.where)
     for argument in loaded.arguments:
         if argument.open:
             yield Finding.of(
@@ -167,23 +142,19 @@ def review_rows(events: Sequence[Event], again: Sequence[Event]) -> Iterator[Fin
             yield from _review_split(name, split)
     if rows.eval is None:
         yield Finding.of(
-            "no-eval-split",
-            "there is no eval_dataset, so a model would be evaluated on what it was trained on",
-            "Hold tasks out, for instance by a hash of the task, and give them as eval_dataset.",
+            "no-eval-split", "there is no eval_dataset, so a model would be evaluated on what it was trained on"
         )
     if rows.overlap:
         yield Finding.of(
             "splits-overlap",
             f"{rows.overlap} of {rows.eval.rows if rows.eval else 0} evaluation tasks are training tasks as well, "
             f"for instance: {rows.overlapping}",
-            "Decide by a hash of the task itself which split it is in.",
         )
     if rows.shared_prompts and rows.prompts_are_tasks:
         yield Finding.of(
             "splits-share-prompts",
             f"prompts that are in both splits with different answers: {rows.shared_prompts}, for instance: "
             f"{rows.shared_prompt}",
-            "Decide by a hash of the prompt which split it is in.",
         )
     second = first_of(Rows, again)
     for name, first, later in (
@@ -191,18 +162,14 @@ def review_rows(events: Sequence[Event], again: Sequence[Event]) -> Iterator[Fin
         ("evaluation", rows.eval, second.eval if second else None),
     ):
         if first is not None and later is not None and first.digest != later.digest:
-            yield Finding.of(
-                "rows-vary",
-                f"the {name} rows differ from one process to the next",
-                "Draw them from a seed, and do not depend on the order of sets.",
-            )
+            yield Finding.of("rows-vary", f"the {name} rows differ from one process to the next")
 
 
 def _review_split(name: str, split: Split) -> Iterator[Finding]:
     if split.error is not None:
-        yield Finding.of("rows", f"{name} split: {split.error}", "Make every row a task.")
+        yield Finding.of("rows", f"{name} split: {split.error}")
     for problem in split.type_problems:
-        yield Finding.of("row-types", f"{name} split: {problem}", "Keep `answer` text and `info` plain JSON values.")
+        yield Finding.of("row-types", f"{name} split: {problem}")
     if split.duplicates:
         yield Finding.of(
             "duplicates",
@@ -253,12 +220,10 @@ def review_rewards(events: Sequence[Event], again: Sequence[Event], settings: Ch
     if loaded is None or not rolled:
         return
     if not any(loaded.weights.values()):
-        yield Finding.of(
-            "no-reward", "no reward function has a weight, so every reward is 0", "Give the environment a rubric."
-        )
+        yield Finding.of("no-reward", "no reward function has a weight, so every reward is 0")
         return
     for line in loaded.renamed:
-        yield Finding.of("metric-names", line, "Give every reward function and metric a name of its own.")
+        yield Finding.of("metric-names", line)
     scored = [one for one in rolled if one.reward is not None]
     yield from _failures(rolled)
     if scored:
@@ -269,7 +234,7 @@ def review_rewards(events: Sequence[Event], again: Sequence[Event], settings: Ch
     yield from _times(events)
     for event in events:
         if isinstance(event, Closed) and event.error is not None:
-            yield Finding.of("teardown-fails", event.error, "Let @teardown handlers end well.")
+            yield Finding.of("teardown-fails", event.error)
 
 
 def _failures(rolled: Sequence[Rolled]) -> Iterator[Finding]:
@@ -280,21 +245,14 @@ def _failures(rolled: Sequence[Rolled]) -> Iterator[Finding]:
     for (kind, message), failed in kinds.items():
         probes = ", ".join(dict.fromkeys(one.probe for one in failed))
         if kind == ENDLESS:
-            yield Finding.of(
-                "endless",
-                f"after {MAX_TURNS} turns a rollout still went on ({probes})",
-                "Give the environment max_turns.",
-            )
+            yield Finding.of("endless", f"after {MAX_TURNS} turns a rollout still went on ({probes})")
         elif kind in NOT_HERE:
             yield Finding.of(
                 "unprobed", f"{len(failed)} of {len(rolled)} rollouts could not be run here: {message}", ELSEWHERE
             )
         else:
             yield Finding.of(
-                "rollout-fails",
-                f"{len(failed)} of {len(rolled)} rollouts failed: {message}",
-                "Whatever a model writes should end in a reward or in an answer of the environment.",
-                where=probes,
+                "rollout-fails", f"{len(failed)} of {len(rolled)} rollouts failed: {message}", where=probes
             )
 
 
@@ -302,17 +260,12 @@ def _hacks(means: dict[str, float], scale: Scale) -> Iterator[Finding]:
     if len({round(mean, 9) for mean in means.values()}) == 1 and len(means) > 1:
         value = next(iter(means.values()))
         if scale.verified or value > 0:
-            yield Finding.of(
-                "reward-constant",
-                f"every answer that was tried got the reward {value:g}",
-                "Make sure that the reward function reads the answer.",
-            )
+            yield Finding.of("reward-constant", f"every answer that was tried got the reward {value:g}")
             return
     if not scale.verified:
         yield Finding.of(
             "right-answer",
             "no way of stating the rows' own answers was rewarded, so it is not shown that a right answer would be",
-            "Show it in the package's tests.",
         )
     of = f"a right answer earns {scale.full:.2f} ({scale.form})" if scale.verified else f"of {scale.full:.2f} at most"
     for probe, mean in means.items():
@@ -336,7 +289,6 @@ def _range(scored: Sequence[Rolled], settings: CheckSettings) -> Iterator[Findin
         yield Finding.of(
             "reward-range",
             f"{len(outside)} of {len(scored)} rewards are outside {low:g} to {high:g}, for instance {worst.reward:g}",
-            "Scale the rewards, or declare [tool.whet.check] reward_range in pyproject.toml.",
             where=worst.probe,
         )
 
@@ -350,7 +302,6 @@ def _differences(rolled: Sequence[Rolled], again: Sequence[Rolled]) -> Iterator[
         yield Finding.of(
             "turns-vary",
             f"in {len(differing)} of {len(pairs)} rollouts the environment said something else the second time",
-            "Draw what is random from a seed in the task.",
             where=probes,
         )
     for first, second in [pair for pair in pairs if pair[0].replies == pair[1].replies]:
@@ -359,7 +310,6 @@ def _differences(rolled: Sequence[Rolled], again: Sequence[Rolled]) -> Iterator[
             yield Finding.of(
                 "reward-varies",
                 f"the same conversation ({first.probe}) earned {_shown(first)} and then {_shown(second)}",
-                "Make rewards depend on the conversation alone: no clock, no unseeded randomness, no order of sets.",
                 where=", ".join(names),
             )
             return
@@ -377,7 +327,6 @@ def _times(events: Sequence[Event]) -> Iterator[Finding]:
         yield Finding.of(
             "slow-rollout",
             f"the environment's own part of a rollout takes {usual:.1f} s, at worst {worst:.1f} s",
-            "Look for work that could be done once, or in parallel.",
             where=probe,
         )
     longest = max(batches, key=lambda batch: batch.longest_pause, default=None)
@@ -385,6 +334,5 @@ def _times(events: Sequence[Event]) -> Iterator[Finding]:
         yield Finding.of(
             "blocks",
             f"the event loop stood still for {longest.longest_pause:.1f} s, and every other rollout with it",
-            "Await what waits, and move long computations to a process.",
             where=longest.probe,
         )

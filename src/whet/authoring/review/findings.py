@@ -72,6 +72,49 @@ CODES: dict[str, tuple[Severity, str]] = {
 }
 
 
+FIXES = {
+    "no-package": "Begin with `whet env init` and move the module there.",
+    "pyproject": "Correct it.",
+    "metadata": "Add it.",
+    "no-licence": 'Add license = "..." to [project].',
+    "no-readme": "Say what the task, the arguments and the reward are, in README.md.",
+    "readme-arguments": "Describe every argument there.",
+    "no-tests": "Test that right answers earn and others do not, in tests/test_*.py.",
+    "no-eval-default": "Add [tool.whet.eval] with num_examples and rollouts_per_example.",
+    "secret": "Take it out, revoke it, and read it from an environment variable (whet.ensure_keys).",
+    "import-fails": "Make it importable with its declared dependencies alone.",
+    "import-slow": "Import heavy libraries where they are used.",
+    "import-writes": "Do that in load_environment, if at all.",
+    "import-process": "Start it when a rollout needs it.",
+    "import-network": "Fetch data in load_environment, or in its dataset.",
+    "import-thread": "Start it when a rollout needs it.",
+    "import-output": "Log instead, from inside functions.",
+    "import-environment": "Leave environment variables, working directory and signals to the caller.",
+    "load-slow": "Prepare the data beforehand.",
+    "signature": "Give each argument a type, a default and a line in the docstring.",
+    "rows": "Make every row a task.",
+    "row-types": "Keep `answer` text and `info` plain JSON values.",
+    "splits-overlap": "Decide by a hash of the task itself which split it is in.",
+    "splits-share-prompts": "Decide by a hash of the prompt which split it is in.",
+    "no-eval-split": "Hold tasks out, for instance by a hash of the task, and give them as eval_dataset.",
+    "rows-vary": "Draw them from a seed, and do not depend on the order of sets.",
+    "no-reward": "Give the environment a rubric.",
+    "metric-names": "Give every reward function and metric a name of its own.",
+    "rollout-fails": "Whatever a model writes should end in a reward or in an answer of the environment.",
+    "right-answer": "Show it in the package's tests.",
+    "reward-range": "Scale the rewards, or declare [tool.whet.check] reward_range in pyproject.toml.",
+    "reward-constant": "Make sure that the reward function reads the answer.",
+    "reward-varies": "Make rewards depend on the conversation alone: no clock, unseeded randomness or order of sets.",
+    "turns-vary": "Draw what is random from a seed in the task.",
+    "endless": "Give the environment max_turns.",
+    "slow-rollout": "Look for work that could be done once, or in parallel.",
+    "blocks": "Await what waits, and move long computations to a process.",
+    "teardown-fails": "Let @teardown handlers end well.",
+    "unfinished": "Look for what is so large.",
+}
+"""What to do, where that follows from the code."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One finding, with what to do about it."""
@@ -83,9 +126,9 @@ class Finding:
     fix: str
 
     @classmethod
-    def of(cls, code: str, message: str, fix: str = "", *, where: str = "") -> Finding:
-        """A finding with the severity of its code."""
-        return cls(code, CODES[code][0], where, message, fix)
+    def of(cls, code: str, message: str, fix: str | None = None, *, where: str = "") -> Finding:
+        """A finding with the severity of its code, and where none is given with what to do about that code."""
+        return cls(code, CODES[code][0], where, message, FIXES.get(code, "") if fix is None else fix)
 
     def excused(self, reason: str) -> Finding:
         """The same as a note, for a reason that the package gives."""

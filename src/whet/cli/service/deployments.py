@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whet.cli.output import JsonOption, print_json, print_result
+from whet.cli.output import JsonOption, answer, print_done, print_json, print_result
 from whet.cli.sharing.common import HubOption, safe
 from whet.errors import RunError, WhetError
 from whet.system.terminal import safe_text
@@ -63,12 +63,7 @@ def create(
         made = service.ask(DeploymentAnswer, "POST", "/deployments", json=body)
         if wait:
             made = _settled(service, made)
-    if json_output:
-        print_json(made)
-    else:
-        _show(made)
-    if wait and made.state != "ready":
-        raise typer.Exit(1)
+    answer(made, json_output, lambda: _show(made), ok=not wait or made.state == "ready")
 
 
 @app.command("list")
@@ -127,10 +122,7 @@ def delete(
         if not yes and not typer.confirm(f"delete {safe_text(shown.model)} ({shown.id})?", err=True):
             raise typer.Abort
         service.send("DELETE", f"/api/v1/deployments{path_of(shown.id)}")
-    if json_output:
-        print_json({"removed": {"id": shown.id, "model": shown.model}})
-    else:
-        typer.echo(f"deleted {safe_text(shown.model)}")
+    print_done({"removed": {"id": shown.id, "model": shown.model}}, json_output, f"deleted {safe_text(shown.model)}")
 
 
 def _run_id(service: HubClient, run: str) -> str:

@@ -36,78 +36,55 @@ VARIABLE_HELP = "A secret of the run; KEY alone takes the value set here."
 VariableOption = Annotated[list[str] | None, typer.Option("--env-var", help=VARIABLE_HELP, metavar="KEY[=V]")]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
     """Options that every submission has."""
 
-    owner: str | None
-    yes: bool
-    skip_action_check: bool
-    needs: dict[str, float]
-    caps: dict[str, float]
-    priority: int
-    auto_bump: bool
-    allow_dirty: bool
-    hub: str | None
-    json_output: bool
-
-
-def _choices(
-    *,
     owner: Annotated[
         str | None, typer.Option(help="User or organisation it belongs to.", show_default="`whet config`'s, or you")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; push environments that are new.")] = False,
+    ] = None
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; push environments that are new.")] = False
     skip_action_check: Annotated[
         bool, typer.Option("--skip-action-check", help="Take a version of an environment that the hub's trial refused.")
-    ] = False,
-    cores: Annotated[
-        int | None, typer.Option(min=1, help="Cores to keep for it.", show_default="by the config")
-    ] = None,
+    ] = False
+    cores: Annotated[int | None, typer.Option(min=1, help="Cores to keep for it.", show_default="by the config")] = None
     memory: Annotated[
         str | None, typer.Option(help="Memory to keep for it, such as 8G.", show_default="by the estimate")
-    ] = None,
-    devices: Annotated[
-        int | None, typer.Option(min=0, help="GPUs to keep for it.", show_default="by the config")
-    ] = None,
+    ] = None
+    devices: Annotated[int | None, typer.Option(min=0, help="GPUs to keep for it.", show_default="by the config")] = (
+        None
+    )
     disk: Annotated[
         str | None, typer.Option(help="What its folder may take, such as 50G.", show_default="8 times the memory")
-    ] = None,
-    cap_hours: CapHours = None,
-    cap_tokens: CapTokens = None,
-    cap_cost: CapCost = None,
-    priority: Annotated[int, typer.Option(min=-100, max=100, help="Among the owner's own; higher is sooner.")] = 0,
+    ] = None
+    cap_hours: CapHours = None
+    cap_tokens: CapTokens = None
+    cap_cost: CapCost = None
+    priority: Annotated[int, typer.Option(min=-100, max=100, help="Among the owner's own; higher is sooner.")] = 0
     auto_bump: Annotated[
         bool, typer.Option("--auto-bump", help="Raise an environment's version where the hub has it with other files.")
-    ] = False,
+    ] = False
     allow_dirty: Annotated[
         bool, typer.Option("--allow-dirty", help="Push environments with changes that git has no commit of.")
-    ] = False,
-    hub: HubOption = None,
-    json_output: JsonOption = False,
-) -> Choices:
-    needs = {"cores": cores, "devices": devices, "memory": _bytes("memory", memory), "disk": _bytes("disk", disk)}
-    return Choices(
-        owner,
-        yes,
-        skip_action_check,
-        {name: float(value) for name, value in needs.items() if value is not None},
-        caps_of(cap_hours, cap_tokens, cap_cost),
-        priority,
-        auto_bump,
-        allow_dirty,
-        hub,
-        json_output,
-    )
+    ] = False
+    hub: HubOption = None
+    json_output: JsonOption = False
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """Those that are given. Raises `ConfigError`."""
+        memory, disk = _bytes("memory", self.memory), _bytes("disk", self.disk)
+        needs = {"cores": self.cores, "devices": self.devices, "memory": memory, "disk": disk}
+        return {name: float(value) for name, value in needs.items() if value is not None}
 
 
 def with_choices(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command the options of every submission, in place of its parameter `choices`."""
-    shared = inspect.signature(_choices, eval_str=True).parameters
+    shared = inspect.signature(Choices, eval_str=True).parameters
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        chosen = _choices(**{name: values.pop(name) for name in shared})
+        chosen = Choices(**{name: values.pop(name) for name in shared})
         command(**values, choices=chosen)
 
     parameters: list[inspect.Parameter] = []
@@ -159,12 +136,13 @@ def submit_packed(pack: Callable[[ServiceAnswer, str], Packed], secrets: Mapping
     from whet.service.client.environments import origin_of
     from whet.service.client.packed import changed_needs
 
+    needs = choices.needs
     if not choices.yes and not sys.stdin.isatty():
         raise ConfigError("there is no terminal to ask on. Add -y to submit without a question.")
     with connect_service(choices.hub) as service:
         there = ask_service(service)
         packed = pack(there, service.url)
-        packed.needs = changed_needs(packed.needs, choices.needs)
+        packed.needs = changed_needs(packed.needs, needs)
         packed.config(secrets)  # refuses secrets before anything is shown or sent
         installed = {one.id.replace("_", "-").lower(): one for one in there.environments}
         origins = {env_id: origin_of(env_id, installed) for env_id in packed.environment_ids}
@@ -183,7 +161,7 @@ def submit_packed(pack: Callable[[ServiceAnswer, str], Packed], secrets: Mapping
             environments,
             packed.needs,
             secrets,
-            choices.caps,
+            caps_of(choices.cap_hours, choices.cap_tokens, choices.cap_cost),
             choices.priority,
             choices.skip_action_check,
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from whet.cli.output import JsonOption, print_json, print_result
+from whet.cli.output import JsonOption, print_done, print_result
 from whet.cli.sharing.common import HubOption
 from whet.errors import ConfigError
 
@@ -58,10 +58,11 @@ def login(
         identity = checked.ask(Identity, "GET", "/whoami")
     stored_in = save_token(url, token)
     write_settings(read_settings().model_copy(update={"hub": url}))
-    if json_output:
-        print_json({"hub": url, "user": identity.user, "scope": identity.scope})
-    else:
-        typer.echo(f"logged in to {url} as {identity.user} (scope {identity.scope}); the token is in {stored_in}")
+    print_done(
+        {"hub": url, "user": identity.user, "scope": identity.scope},
+        json_output,
+        f"logged in to {url} as {identity.user} (scope {identity.scope}); the token is in {stored_in}",
+    )
 
 
 def _token_from_input() -> str:

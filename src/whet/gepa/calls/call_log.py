@@ -61,9 +61,6 @@ class CallLog:
         """Whether a call has finished."""
         return key in self._finished
 
-    def __len__(self) -> int:
-        return len(self._finished)
-
     def answer(self, call: RolloutCall) -> Scored:
         """What came of a finished call."""
         with self._rows.path.open("rb") as file:

@@ -20,6 +20,20 @@ from whet.system.terminal import safe_lines, safe_text
 
 RIGHT = {"calls", "proposals", "accepted", "seed", "best", "number", "validation", "p"}
 """Columns of numbers."""
+SHOWN = (
+    "name",
+    "date",
+    "state",
+    "reason",
+    "environments",
+    "model",
+    "reflection_model",
+    "max_calls",
+    "cost",
+    "resume",
+    "fault",
+)
+"""What a record for programs has of a search as it is."""
 NAME, REASON = 40, 70
 SIGNS = {"same": ("  ", "dim"), "gone": ("- ", "red"), "new": ("+ ", "green"), "hidden": ("  ... ", "dim")}
 
@@ -34,25 +48,15 @@ def head(search: StoredSearch) -> dict[str, Any]:
     """A search as a record for programs."""
     best, seed, confirmation = search.best, search.seed, search.confirmation
     return {
-        "name": search.name,
+        **{name: getattr(search, name) for name in SHOWN},
         "directory": str(search.directory),
-        "date": search.date,
-        "state": search.state,
-        "reason": search.reason,
-        "environments": search.environments,
-        "model": search.model,
-        "reflection_model": search.reflection_model,
         "calls": search.spent,
-        "max_calls": search.max_calls,
-        "cost": search.cost,
         "accepted": search.count("accepted"),
         "rejected": search.count("rejected"),
         "best": best.number if best else None,
         "best_validation": best.val_mean if best else None,
         "seed_validation": seed.val_mean if seed else None,
         "confirmation": dataclasses.asdict(confirmation) if confirmation else None,
-        "resume": search.resume,
-        "fault": search.fault,
     }
 
 

@@ -62,7 +62,6 @@ class ReflectionLog:
         self._replies: dict[tuple[str, int], ReflectionReply] = {}
         self.cost: float | None = None
         """Dollars that every answer in the file has cost; None where no price is known."""
-        self.input_tokens = self.output_tokens = 0
         try:
             self._file = LineFile(path)
         except OSError as error:
@@ -70,9 +69,6 @@ class ReflectionLog:
         if path.exists():
             for row in read_lines(path):
                 self._keep(row["key"], row["number"], replace(ReflectionReply(**row["reply"]), replayed=True))
-
-    def __len__(self) -> int:
-        return len(self._replies)
 
     def find(self, key: str, number: int) -> ReflectionReply | None:
         """The reply to this request when it was made for the `number`th time, from 0."""
@@ -99,8 +95,6 @@ class ReflectionLog:
     def _keep(self, key: str, number: int, reply: ReflectionReply) -> None:
         self._replies[key, number] = reply
         usage = reply.usage or {}
-        self.input_tokens += usage.get("prompt_tokens") or 0
-        self.output_tokens += usage.get("completion_tokens") or 0
         if usage.get("cost") is not None:
             self.cost = (self.cost or 0.0) + float(usage["cost"])
 

@@ -16,7 +16,8 @@ import hashlib
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from whet.clients.client import Client
@@ -67,13 +68,6 @@ class Reflection:
         self._room = config.max_request_chars
         self._in_a_row = 0
         self._ended: Exception | None = None
-        self.answers = self.unusable = 0
-        """Answers so far, those of an earlier process included, and how many of them no text could be taken from."""
-
-    @property
-    def cost(self) -> float | None:
-        """Dollars so far, those of earlier processes included; None where no price is known."""
-        return self._log.cost
 
     def __call__(
         self, candidate: Candidate, records: Mapping[str, Sequence[Mapping[str, Any]]], components: Sequence[str]
@@ -108,7 +102,8 @@ class Reflection:
         current, most = candidate[component], most_chars(self._config.max_chars, component)
         placeholders = _placeholders(component, current)
         about = {"component": component, "candidate": candidate_id(candidate)}
-        first, reply = await self._first_reply(component, current, records, most, placeholders, about)
+        write = partial(write_request, component, current, records, most=most, placeholders=placeholders)
+        first, reply = await self._first_reply(write, about)
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 text = _read(reply)
@@ -124,18 +119,12 @@ class Reflection:
         return None
 
     async def _first_reply(
-        self,
-        component: str,
-        current: str,
-        records: Sequence[Mapping[str, Any]],
-        most: int,
-        placeholders: frozenset[str] | None,
-        about: Mapping[str, Any],
+        self, write: Callable[..., str], about: Mapping[str, Any]
     ) -> tuple[UserMessage, ReflectionReply]:
         """The first request and its reply; a request that is too long is repeated with less of the rollouts."""
-        least = len(write_request(component, current, records, most=most, room=0, placeholders=placeholders))
+        least = len(write(room=0))
         while True:
-            text = write_request(component, current, records, most=most, room=self._room, placeholders=placeholders)
+            text = write(room=self._room)
             question = UserMessage(text)
             reply = await self._reply([question], about)
             if reply.failure != "too long":
@@ -161,7 +150,6 @@ class Reflection:
             reply = await self._ask(request, number)
             self._log.write(request, number, reply, about)
         self._requested[key] += 1
-        self.answers += 1
         return reply
 
     async def _ask(self, request: ReflectionRequest, number: int) -> ReflectionReply:
@@ -189,7 +177,6 @@ class Reflection:
 
     def _count_unusable(self, component: str, problem: str, reply: ReflectionReply) -> None:
         """Raises `GepaError` once there were too many in a row, not counting those of an earlier process."""
-        self.unusable += 1
         if reply.replayed:
             return
         self._in_a_row += 1

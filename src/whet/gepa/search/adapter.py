@@ -8,6 +8,7 @@ errors are kept in `failure`, and the stop condition raises them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gepa.core.adapter import EvaluationBatch
@@ -21,35 +22,24 @@ MakeRecords = Callable[[Sequence[Scored], str], Sequence[Mapping[str, Any]]]
 """Makes the records that the reflection model reads, from scored calls, for one component."""
 
 
+@dataclass(eq=False)
 class Adapter:
-    """One search's side of the library.
+    """One search's side of the library."""
 
-    Args:
-        pass_over_settled: whether nothing is spent on proposals that are settled; the library would score them again.
-    """
-
-    def __init__(
-        self,
-        history: History,
-        rollouts: Rollouts,
-        reflect: Reflect,
-        make_records: MakeRecords,
-        *,
-        pass_over_settled: bool,
-    ) -> None:
-        self.failure: Exception | None = None
-        self.nothing_new = 0
-        """Reflections in a row without a text worth a call."""
-        self._history = history
-        self._rollouts = rollouts
-        self._reflect = reflect
-        self._make_records = make_records
-        self._pass_over_settled = pass_over_settled
+    history: History
+    rollouts: Rollouts
+    reflect: Reflect
+    make_records: MakeRecords
+    pass_over_settled: bool
+    """Whether nothing is spent on proposals that are settled; the library would score them again."""
+    failure: Exception | None = None
+    nothing_new: int = 0
+    """Reflections in a row without a text worth a call."""
 
     def score(self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase) -> list[Scored]:
         """New calls, counted. Raises `BudgetSpent` where they do not all fit."""
-        scored = self._rollouts.score(candidate, examples, phase)
-        self._history.calls += len(examples)
+        scored = self.rollouts.score(candidate, examples, phase)
+        self.history.calls += len(examples)
         return scored
 
     def evaluate(
@@ -65,7 +55,7 @@ class Adapter:
     ) -> CandidateWriter:
         try:
             scored = eval_batch.trajectories or []
-            return {component: self._make_records(scored, component) for component in components_to_update}
+            return {component: self.make_records(scored, component) for component in components_to_update}
         except Exception as error:
             self.failure = error
             raise
@@ -77,22 +67,22 @@ class Adapter:
         if self.failure is not None:
             return {}
         try:
-            proposed = self._reflect(candidate, reflective_dataset, components_to_update)
+            proposed = self.reflect(candidate, reflective_dataset, components_to_update)
         except Exception as error:
             self.failure = error
             return {}
         texts = {**candidate, **{name: text for name, text in proposed.items() if name in candidate}}
         changed = [name for name in texts if texts[name] != candidate[name]]
-        if not proposed or (self._pass_over_settled and (not changed or self._history.settled(texts))):
+        if not proposed or (self.pass_over_settled and (not changed or self.history.settled(texts))):
             self.nothing_new += 1
             return {}
         self.nothing_new = 0
-        self._history.propose(self._history.accepted(candidate), texts, changed)
+        self.history.propose(self.history.accepted(candidate), texts, changed)
         return {name: texts[name] for name in changed or components_to_update}
 
     def _validate(self, candidate: Candidate, val: Sequence[SearchExample]) -> list[float]:
         """Rewards on all of val; called for here unless a race did: the seed's, and with the library's criterion."""
-        history = self._history
+        history = self.history
         if not history.records:
             history.begin(candidate, self.score(candidate, val, "baseline"))
         elif history.open is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, cast
 
@@ -110,40 +111,39 @@ NOTHING_NEW = 10
 """Reflections in a row without a text worth a call, after which no more is expected."""
 
 
+@dataclass(eq=False)
 class StopCondition:
     """When the search ends, and why. It also receives the start of each iteration."""
 
-    def __init__(
-        self, config: GepaConfig, num_val: int, history: History, rollouts: Rollouts, adapter: Adapter
-    ) -> None:
-        self.reason = ""
-        self._perfect = config.perfect_score
-        self._paired = config.gepa.acceptance == "paired"
-        self._needed = 2 * config.minibatch_size + num_val
-        self._history = history
-        self._rollouts = rollouts
-        self._adapter = adapter
+    config: GepaConfig
+    num_val: int
+    history: History
+    rollouts: Rollouts
+    adapter: Adapter
+    reason: str = ""
 
     def __call__(self, gepa_state: GEPAState[Any, Any]) -> bool:
-        if self._adapter.failure is not None:
-            raise self._adapter.failure
+        if self.adapter.failure is not None:
+            raise self.adapter.failure
         self.reason = self._why() or ""
         return bool(self.reason)
 
     def on_iteration_start(self, event: Mapping[str, Any]) -> None:
-        self._history.iteration = event["iteration"]
+        self.history.iteration = event["iteration"]
 
     def _why(self) -> str | None:
-        best = self._history.best
+        best, perfect_score = self.history.best, self.config.perfect_score
+        paired = self.config.gepa.acceptance == "paired"
+        needed = 2 * self.config.minibatch_size + self.num_val
         # The library's own search continues after a perfect proposal, so with its criterion this one does too.
-        perfect = self._perfect is not None and all(reward >= self._perfect for reward in best.val_rewards.values())
-        if perfect and (self._paired or best.number == 0):
+        perfect = perfect_score is not None and all(reward >= perfect_score for reward in best.val_rewards.values())
+        if perfect and (paired or best.number == 0):
             which = "the seed prompt" if best.number == 0 else f"candidate {best.number}"
             return f"{which} is perfect on every validation example"
-        if self._paired and self._adapter.nothing_new >= NOTHING_NEW:
+        if paired and self.adapter.nothing_new >= NOTHING_NEW:
             return f"the reflection model has had nothing new to propose {NOTHING_NEW} times in a row"
-        if self._rollouts.left < self._needed:
-            return f"the budget is spent: {self._rollouts.left} calls are left, and a proposal may take {self._needed}"
+        if self.rollouts.left < needed:
+            return f"the budget is spent: {self.rollouts.left} calls are left, and a proposal may take {needed}"
         return None
 
 
@@ -169,40 +169,39 @@ class LikelyBest:
         return max(range(len(means)), key=lambda candidate: (means[candidate], candidate))
 
 
+@dataclass(eq=False)
 class Paired:
     """Our criterion: the gate, then the race on val against the parent's rewards there, then the test."""
 
-    def __init__(self, config: GepaConfig, val: Sequence[SearchExample], history: History, adapter: Adapter) -> None:
-        self._criterion = Criterion()
-        self._config = config
-        self._val = val
-        self._history = history
-        self._adapter = adapter
+    config: GepaConfig
+    val: Sequence[SearchExample]
+    history: History
+    adapter: Adapter
 
     def should_accept(self, proposal: CandidateProposal[Any], state: GEPAState[Any, Any]) -> bool:
-        parent, candidate = take_minibatch(self._history, proposal)
+        parent, candidate = take_minibatch(self.history, proposal)
         if not gate(parent, candidate):
-            self._history.decide("rejected", not_better(parent, candidate))
+            self.history.decide("rejected", not_better(parent, candidate))
             return False
-        chance = gate_chance(parent, candidate, self._config.perfect_score)
+        chance = gate_chance(parent, candidate, self.config.perfect_score)
         accepted, reason = self._race(state.program_candidates[proposal.parent_program_ids[0]], chance)
-        self._history.decide("accepted" if accepted else "rejected", reason)
+        self.history.decide("accepted" if accepted else "rejected", reason)
         return accepted
 
     def _race(self, parent: Candidate, chance: float) -> tuple[bool, str]:
         """Whether the open candidate is better than its parent, and how that is known."""
-        record = self._history.open
+        record = self.history.open
         assert record is not None
-        known = self._history.accepted(parent).val_rewards
-        order = race_order(len(self._val), self._config.search_seed, record.number)
+        known = self.history.accepted(parent).val_rewards
+        order = race_order(len(self.val), self.config.search_seed, record.number)
 
         def compare_on(begin: int, end: int) -> list[float]:
-            examples = [self._val[index] for index in order[begin:end]]
-            new = rewards(self._adapter.score(record.texts, examples, "race"))
+            examples = [self.val[index] for index in order[begin:end]]
+            new = rewards(self.adapter.score(record.texts, examples, "race"))
             record.val_rewards |= new
             return [new[example.key] - known[example.key] for example in examples]
 
-        result = self._criterion.judge(len(order), chance, compare_on)
+        result = Criterion().judge(len(order), chance, compare_on)
         record.p_value = result.p_value
         difference = f"{fmean(result.differences):+.3f} against its parent"
         if result.p_value is None:
@@ -211,18 +210,18 @@ class Paired:
         return result.accepted, f"{difference} on validation, {p_value}"
 
 
+@dataclass(eq=False)
 class Library:
     """The library's criterion: a higher sum on the minibatch."""
 
-    def __init__(self, criterion: StrictImprovementAcceptance, history: History) -> None:
-        self._criterion = criterion
-        self._history = history
+    criterion: StrictImprovementAcceptance
+    history: History
 
     def should_accept(self, proposal: CandidateProposal[Any], state: GEPAState[Any, Any]) -> bool:
-        parent, candidate = take_minibatch(self._history, proposal)
-        if self._criterion.should_accept(proposal, state):
+        parent, candidate = take_minibatch(self.history, proposal)
+        if self.criterion.should_accept(proposal, state):
             return True
-        self._history.decide("rejected", not_better(parent, candidate))
+        self.history.decide("rejected", not_better(parent, candidate))
         return False
 
 

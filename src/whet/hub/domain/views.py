@@ -55,14 +55,10 @@ def environment_views(session: Session, rows: Sequence[EnvironmentRow]) -> list[
 def _environment_view(row: EnvironmentRow, versions: list[tuple[str, float | None, int]]) -> EnvironmentAnswer:
     alive = sorted((Pep440(version) for version, yanked_at, _ in versions if yanked_at is None), reverse=True)
     finished = [version for version in alive if not version.is_prerelease] or alive
-    return EnvironmentAnswer(
+    return EnvironmentAnswer.of(
+        row,
         id=row.env_id,
         owner=row.owner.name,
-        name=row.name,
-        visibility=row.visibility,
-        summary=row.summary,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
         downloads=sum(downloads for *_, downloads in versions),
         latest=str(finished[0]) if finished else None,
     )
@@ -71,33 +67,21 @@ def _environment_view(row: EnvironmentRow, versions: list[tuple[str, float | Non
 def version_view(session: Session, row: Version, base: str) -> VersionAnswer:
     """`base` is the hub's address, which ends with a slash."""
     environment = row.environment
-    files = [
-        FileAnswer(
-            kind=file.kind, filename=file.filename, size=file.size, sha256=file.sha256, url=base + file_path(row, file)
-        )
-        for file in row.files
-    ]
+    files = [FileAnswer.of(file, url=base + file_path(row, file)) for file in row.files]
     wheel = files[0]
-    action = newest_action(session, row)
-    return VersionAnswer(
+    return VersionAnswer.of(
+        row,
         id=f"{environment.env_id}@{row.version}",
         owner=environment.owner.name,
         name=environment.name,
-        version=row.version,
         visibility=environment.visibility,
         module=module_of(environment.name),
-        summary=row.summary,
-        requires_python=row.requires_python,
-        requires_dist=row.requires_dist,
         sha256=wheel.sha256,
         url=wheel.url,
         requirement=f"{environment.name} @ {wheel.url}#sha256={wheel.sha256}",
         files=files,
-        created_at=row.created_at,
-        pushed_by=row.pushed_by,
         yanked=Yanked(reason=row.yanked_reason, at=row.yanked_at) if row.yanked_at is not None else None,
-        downloads=row.downloads,
-        action=action,
+        action=newest_action(session, row),
     )
 
 
@@ -109,17 +93,7 @@ def newest_action(session: Session, row: Version) -> ActionRow | None:
 
 def action_view(row: ActionRow) -> ActionAnswer:
     """What the interface says of a check, without its log."""
-    return ActionAnswer(
-        id=row.id,
-        environment=row.version.environment.env_id,
-        version=row.version.version,
-        state=row.state,
-        attempt=row.attempt,
-        summary=row.summary,
-        queued_at=row.queued_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-    )
+    return ActionAnswer.of(row, environment=row.version.environment.env_id, version=row.version.version)
 
 
 def push_view(hub: Hub, session: Session, row: Push, base: str) -> PushAnswer:
@@ -139,15 +113,12 @@ def push_view(hub: Hub, session: Session, row: Push, base: str) -> PushAnswer:
             query.where(EnvironmentRow.name == row.name, Version.version == row.version, Version.deleted_at.is_(None))
         )
         version = version_view(session, published, base) if published is not None else None
-    return PushAnswer(
-        id=row.id,
-        state=row.state,
+    return PushAnswer.of(
+        row,
         version_id=f"{session.get_one(Account, row.owner_id).name}/{row.name}@{row.version}",
         files=files,
         chunk_bytes=hub.limits.chunk_bytes,
-        expires_at=row.expires_at,
         version=version,
-        findings=row.findings,
     )
 
 

@@ -93,7 +93,7 @@ def examine(path: Path) -> Diagnosis:
 
     Raises `RunError` for what is neither, or cannot be read.
     """
-    if _is_evaluation(path):
+    if path.name in (RESULTS, METADATA) or (path / RESULTS).is_file():
         return Diagnosis("evaluation", path, *_readiness_of(path))
     run = read_record(path)
     return Diagnosis("run", run.data.directory, run.life.state, run.steps, diagnose(run))
@@ -103,11 +103,6 @@ def line(path: Path) -> str | None:
     """The most urgent finding on one line; None where there is none. Raises as `examine` does."""
     findings = examine(path).findings
     return findings[0].line if findings else None
-
-
-def _is_evaluation(path: Path) -> bool:
-    """Whether a path names results of an evaluation, rather than a run."""
-    return path.name in (RESULTS, METADATA) or (path / RESULTS).is_file()
 
 
 def _readiness_of(path: Path) -> tuple[str, int, list[DoctorFinding]]:

@@ -98,7 +98,7 @@ class ConsoleMonitor(RunView, Monitor):
             self._examine(LiveDoctor.look)  # its last word is about the last steps too
         self.close()
         self._print_comparison()
-        steps, took = _steps(outcome.step), ""
+        steps, took = f"{outcome.step} step" + ("" if outcome.step == 1 else "s"), ""
         if self.progress is not None:
             took = f" in {duration(self.progress.elapsed)}"
             before = self.progress.plan.first_step - 1
@@ -130,10 +130,6 @@ class ConsoleMonitor(RunView, Monitor):
 
     def footer(self, keys: bool, stop_requested: bool) -> str:
         return "" if self.closed else KEYS
-
-
-def _steps(count: int) -> str:
-    return f"{count} step" + ("" if count == 1 else "s")
 
 
 def _rows_before(directory: Path, step: int) -> Iterator[dict[str, Any]]:

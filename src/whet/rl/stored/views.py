@@ -24,6 +24,8 @@ from whet.system.files import read_lines
 from whet.system.terminal import safe_lines, safe_text, sparkline
 
 Choice = Literal["first", "best", "worst", "errored"]
+SHOWN = ("name", "state", "step", "max_steps", "model", "environments", "imitates", "owner", "when", "resume")
+"""What a record for programs has of a run as it is."""
 MOST_LINES = 40
 """Lines of one message that are shown: the first and the last."""
 CURVE = 32
@@ -42,18 +44,9 @@ def _head(run: StoredTraining) -> dict[str, Any]:
     except (RunError, *DAMAGED) as error:
         fault = fault or str(error)
     return {
-        "name": run.name,
-        "state": run.state,
-        "step": run.step,
-        "max_steps": run.max_steps,
+        **{name: getattr(run, name) for name in SHOWN},
         "reward": reward,
-        "model": run.model,
-        "environments": run.environments,
-        "imitates": run.imitates,
-        "owner": run.owner,
-        "when": run.when,
         "directory": str(run.directory),
-        "resume": run.resume,
         "fault": fault,
     }
 

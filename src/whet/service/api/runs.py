@@ -132,21 +132,11 @@ def _new_run(service: Service, body: SubmissionBody, checked: CheckedConfig | No
     """For the key of a known run only what tells it from others counts."""
     submitted = checked or CheckedConfig("", (), (), None)
     return runs.NewRun(
-        key=body.key,
-        owner=body.owner,
-        name=body.name,
-        kind=body.kind,
+        **body.model_dump(exclude={"skip_action_check"}),
         model=submitted.model,
-        config=body.config,
-        files=body.files,
-        environments=body.environments,
-        labels=submitted.labels,
-        needs=body.needs.model_dump(),
-        caps=body.caps.model_dump(),
+        labels=list(submitted.labels),
         max_steps=submitted.max_steps,
-        priority=body.priority,
         skip_action_check=body.skip_action_check or not service.tries,
-        secrets=body.secrets,
     )
 
 

@@ -81,18 +81,9 @@ class Submission:
     skip_action_check: bool = False
 
     def body(self) -> dict[str, Any]:
-        return {
-            "owner": self.owner,
-            "name": self.name,
-            "kind": self.kind,
-            "config": self.config,
-            "files": {name: file.sha256 for name, file in sorted(self.files.by_name.items())},
-            "environments": list(self.environments),
-            "needs": dict(self.needs),
-            "caps": dict(self.caps),
-            "priority": self.priority,
-            "skip_action_check": self.skip_action_check,
-        }
+        names = ("owner", "name", "kind", "config", "environments", "needs", "caps", "priority", "skip_action_check")
+        files = {name: file.sha256 for name, file in sorted(self.files.by_name.items())}
+        return {**{name: getattr(self, name) for name in names}, "files": files}
 
     def digest(self, url: str) -> str:
         """Of all but the secrets' values, so that nothing of them is on disk; and but the needs, which also depend on

@@ -75,7 +75,7 @@ def _submit_code(
     config: RunConfig, tables: dict[str, Any], files: SubmissionFiles, service: ServiceAnswer, notes: list[str]
 ) -> None:
     """Modules that are named by import path, and the reference model."""
-    own = frozenset(_module(env) for env in (*config.env, *config.eval.env))
+    own = frozenset(parse_id(env.id).module for env in (*config.env, *config.eval.env))
     algorithm = config.algorithm
     for where, reference in (
         ("buffer.curriculum", config.buffer.curriculum),
@@ -87,10 +87,6 @@ def _submit_code(
     if config.reference is not None and config.reference != INITIAL:
         where = "[algorithm] reference"
         tables["algorithm"]["reference"] = submitted_model(config.reference, where, files, service.models, notes)
-
-
-def _module(env: TrainingEnvConfig) -> str:
-    return parse_id(env.id).module
 
 
 def _without_devices(config: RunConfig | SftConfig) -> RunConfig | SftConfig:

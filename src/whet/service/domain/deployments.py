@@ -94,11 +94,7 @@ def add(session: Session, caller: Caller, new: NewDeployment, now: float) -> Dep
         name=new.name,
         adapter=new.source.adapter,
         state="pending",
-        reason="",
         created_at=now,
-        requests=0,
-        input_tokens=0,
-        output_tokens=0,
     )
     session.add(row)
     session.flush()
@@ -138,23 +134,11 @@ def visible(session: Session, caller: Caller, owner: str | None = None) -> Seque
 
 def view(row: DeploymentRow, server: ServerStatus | None) -> DeploymentAnswer:
     """A deployment as the interface shows it; `server` is what the serving process says, None where none runs."""
-    return DeploymentAnswer(
-        id=row.id,
-        owner=row.owner,
-        user=row.user,
+    return DeploymentAnswer.of(
+        row,
         run=row.run_id,
-        step=row.step,
-        name=row.name,
         model=model_id(row),
-        adapter=row.adapter,
-        state=row.state,
-        reason=row.reason,
         url=None if server is None else f"{server.url}/v1",
-        created_at=row.created_at,
-        last_used_at=row.last_used_at,
-        requests=row.requests,
-        input_tokens=row.input_tokens,
-        output_tokens=row.output_tokens,
         health=None if server is None else server.deployments.get(row.id),
     )
 

@@ -292,7 +292,7 @@ def unattended(session: Session, runner: str, now: float) -> list[Unattended]:
     return [
         Unattended(Held(run.id, row.number, row.fence), row, run, other, row.lease_until <= now)
         for row, run, other in session.execute(query.order_by(AttemptRow.started_at))
-        if other.id not in living or row.lease_until <= now or other.host == _host(session, runner)
+        if other.id not in living or row.lease_until <= now or other.host == session.get_one(RunnerRow, runner).host
     ]
 
 
@@ -308,10 +308,6 @@ def adopt(session: Session, held: Held, runner: str, now: float, lease_s: float 
     run.fence = row.fence = held.fence + 1
     row.runner_id, row.lease_until = runner, now + lease_s
     return Held(held.run, held.attempt, row.fence)
-
-
-def _host(session: Session, runner: str) -> str:
-    return session.get_one(RunnerRow, runner).host
 
 
 def _held(session: Session, held: Held, states: Sequence[str]) -> AttemptRow | None:

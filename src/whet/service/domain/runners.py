@@ -19,34 +19,16 @@ ALIVE_S = 60.0
 """A runner without a heartbeat for this long gets no share of the queue; its runs are not touched for that alone."""
 
 
-def announce(
-    session: Session,
-    now: float,
-    *,
-    host: str,
-    boot_id: str,
-    pid: int,
-    process_began: str | None,
-    version: str,
-    capacity: Mapping[str, Any],
-) -> str:
+def announce(session: Session, now: float, *, capacity: Mapping[str, Any], **process: Any) -> str:
     """Enter a runner that starts; returns its new id.
 
     Args:
         capacity: `cores`, `memory` (bytes), `devices`, `device_memory` (bytes of each), `device_kind`, and what they
             cost: `core_hour_price`, `device_hour_price`.
+        process: `host`, `boot_id`, `pid`, `process_began` and `version` of it.
     """
-    row = RunnerRow(
-        id=secrets.token_hex(8),
-        host=host,
-        boot_id=boot_id,
-        pid=pid,
-        process_began=process_began,
-        version=version,
-        capacity=dict(capacity),
-        started_at=now,
-        heartbeat_at=now,
-    )
+    times = {"started_at": now, "heartbeat_at": now}
+    row = RunnerRow(id=secrets.token_hex(8), capacity=dict(capacity), **times, **process)
     session.add(row)
     session.flush()
     return row.id
@@ -91,15 +73,9 @@ def places(session: Session, now: float) -> list[RunnerCapacity]:
 
 
 def runner_view(row: RunnerRow, capacity: RunnerCapacity | None, now: float) -> RunnerAnswer:
-    return RunnerAnswer(
-        id=row.id,
-        host=row.host,
-        version=row.version,
-        capacity=row.capacity,
+    return RunnerAnswer.of(
+        row,
         free=None if capacity is None else asdict(capacity.free),
         state="ended" if row.ended_at is not None else "alive" if capacity is not None else "silent",
         silent_s=round(max(0.0, now - row.heartbeat_at), 1),
-        started_at=row.started_at,
-        heartbeat_at=row.heartbeat_at,
-        ended_at=row.ended_at,
     )

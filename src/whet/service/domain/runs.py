@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sqlalchemy import delete, func, or_, select, update
@@ -33,11 +33,11 @@ class NewRun:
     kind: str
     model: str
     config: str
-    files: Mapping[str, str]
-    environments: Sequence[str]
-    labels: Sequence[str]
-    needs: Mapping[str, Any]
-    caps: Mapping[str, Any]
+    files: dict[str, str]
+    environments: list[str]
+    labels: list[str]
+    needs: dict[str, Any]
+    caps: dict[str, Any]
     max_steps: int | None
     priority: int = 0
     skip_action_check: bool = False
@@ -55,35 +55,8 @@ def submit(session: Session, cipher: Cipher, user: str, wanted: NewRun, now: flo
             raise HubError("conflict", f"this key was used for another submission: {known.owner}/{known.name}.")
         return known, False
     _within_quota(session, wanted.owner, user, now)
-    row = RunRow(
-        id=secrets.token_hex(8),
-        key=wanted.key,
-        owner=wanted.owner,
-        user=user,
-        name=wanted.name,
-        kind=wanted.kind,
-        model=wanted.model,
-        config=wanted.config,
-        files=dict(wanted.files),
-        environments=list(wanted.environments),
-        labels=list(wanted.labels),
-        needs=dict(wanted.needs),
-        caps=dict(wanted.caps),
-        priority=wanted.priority,
-        state="queued",
-        reason="",
-        attempt=0,
-        fence=0,
-        resume=False,
-        submitted_at=now,
-        queued_at=now,
-        step=0,
-        max_steps=wanted.max_steps,
-        skip_action_check=wanted.skip_action_check,
-        seconds=0.0,
-        tokens=0,
-        cost=0.0,
-    )
+    columns = {column.name: getattr(wanted, column.name) for column in fields(wanted) if column.name != "secrets"}
+    row = RunRow(**columns, id=secrets.token_hex(8), user=user, state="queued", submitted_at=now, queued_at=now)
     session.add(row)
     session.flush()
     add_run_secrets(session, cipher, row.id, wanted.secrets)

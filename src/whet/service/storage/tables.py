@@ -62,10 +62,10 @@ class RunRow(ServiceBase):
     caps: Mapped[dict[str, Any]]  # seconds, tokens, cost; null where there is none
     priority: Mapped[int]
     state: Mapped[str] = mapped_column(String(20), index=True)
-    reason: Mapped[str]
-    attempt: Mapped[int]  # number of the newest, from 1; 0 before the first
-    fence: Mapped[int]
-    resume: Mapped[bool]  # the next attempt continues the run directory
+    reason: Mapped[str] = mapped_column(default="")
+    attempt: Mapped[int] = mapped_column(default=0)  # number of the newest, from 1; 0 before the first
+    fence: Mapped[int] = mapped_column(default=0)
+    resume: Mapped[bool] = mapped_column(default=False)  # the next attempt continues the run directory
     resume_step: Mapped[int | None]
     stop_requested_at: Mapped[float | None]
     submitted_at: Mapped[float]
@@ -73,12 +73,12 @@ class RunRow(ServiceBase):
     started_at: Mapped[float | None]
     ended_at: Mapped[float | None]
     deleted_at: Mapped[float | None]
-    step: Mapped[int]
+    step: Mapped[int] = mapped_column(default=0)
     max_steps: Mapped[int | None]
     skip_action_check: Mapped[bool]
-    seconds: Mapped[float]  # of all attempts
-    tokens: Mapped[int] = _count()
-    cost: Mapped[float]
+    seconds: Mapped[float] = mapped_column(default=0.0)  # of all attempts
+    tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    cost: Mapped[float] = mapped_column(default=0.0)
 
 
 class AttemptRow(ServiceBase):
@@ -192,13 +192,13 @@ class DeploymentRow(ServiceBase):
     name: Mapped[str] = _name()
     adapter: Mapped[bool]
     state: Mapped[str] = mapped_column(String(20), index=True)  # pending, ready, failed, deleted
-    reason: Mapped[str]
+    reason: Mapped[str] = mapped_column(default="")
     created_at: Mapped[float]
     deleted_at: Mapped[float | None]
     last_used_at: Mapped[float | None]
-    requests: Mapped[int]
-    input_tokens: Mapped[int] = _count()
-    output_tokens: Mapped[int] = _count()
+    requests: Mapped[int] = mapped_column(default=0)
+    input_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    output_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 class Webhook(ServiceBase):
@@ -225,9 +225,9 @@ class Delivery(ServiceBase):
     event: Mapped[str] = _name()
     body: Mapped[str]
     state: Mapped[str] = mapped_column(String(20), index=True)  # waiting, delivered, given_up
-    attempts: Mapped[int]
+    attempts: Mapped[int] = mapped_column(default=0)
     next_at: Mapped[float] = mapped_column(index=True)
-    answer: Mapped[str]
+    answer: Mapped[str] = mapped_column(default="")
     created_at: Mapped[float]
 
 

@@ -59,9 +59,7 @@ def enqueue(session: Session, event: str, run: RunRow, now: float) -> None:
                 event=event,
                 body=json.dumps(body),
                 state="waiting",
-                attempts=0,
                 next_at=now,
-                answer="",
                 created_at=now,
             )
         )

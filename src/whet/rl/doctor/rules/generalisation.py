@@ -154,7 +154,7 @@ def forgetting(run: RunRecord) -> Iterator[Found]:
         smooth = SMOOTH if len(rewards) >= 2 * SMOOTH else 2
         now, levels = rewards.last(smooth), rewards.means(smooth)
         best, step = max(zip(levels.values, levels.steps, strict=True), key=lambda level: level[0])
-        chance = CHANCE * _jitter(rewards) / math.sqrt(len(now))
+        chance = CHANCE * statistics.median(abs(b - a) for a, b in pairwise(rewards.values)) / math.sqrt(len(now))
         if best - now.mean < max(FALL * abs(best), chance) or not _others_gained(run, name):
             continue
         evidence = [
@@ -163,11 +163,6 @@ def forgetting(run: RunRecord) -> Iterator[Found]:
         ]
         alone = Advice("or train it on its own, and see whether its reward asks for something contrary")
         yield "warning", f"{name} is forgotten while the others are learned", evidence, [_more(run, number), alone]
-
-
-def _jitter(rewards: MetricSeries) -> float:
-    """The typical change from one step to the next: its few groups of a batch vary more than the whole batch."""
-    return statistics.median(abs(b - a) for a, b in pairwise(rewards.values))
 
 
 def _others_gained(run: RunRecord, name: str) -> bool:
