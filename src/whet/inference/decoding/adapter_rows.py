@@ -12,7 +12,7 @@ not change (measured for 1 to 2,048 rows and ranks of 1 to 128; tests compare th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,6 +24,8 @@ from whet.inference.weights.adapters import Factors, PackedAdapter
 
 LEAST_ROWS = 4
 """Fewer are multiplied by other instructions, which add up in another order."""
+IN_VAIN = 4 / 3
+"""A stack serves until it is larger than that many times the adapters that still have rows."""
 
 
 def filled(x: Tensor) -> Tensor:
@@ -70,14 +72,14 @@ class AdapterRows:
         return next((each for each, rows in zip(self._adapters, self._rows_N, strict=True) if row in rows), None)
 
     def for_many_steps(self, earlier: AdapterRows | None) -> AdapterRows:
-        """The same, stacked where that pays; with the stack of `earlier` rows where it is of the same adapters."""
+        """The same, stacked where that pays; with the stack of `earlier` rows where that has these adapters."""
         computed, adapters = [max(count, LEAST_ROWS) for count in self._counts], self._adapters
         if len(adapters) > 1 and len(adapters) * max(computed) <= 2 * sum(computed):
             stack = None if earlier is None or earlier._stacked is None else earlier._stacked.stack
-            if stack is None or {*map(id, stack.adapters)} != {*map(id, adapters)}:
-                stack = Stack.of(adapters)
             rows = {id(adapter): rows for adapter, rows in zip(adapters, self._rows_N, strict=True)}
-            of_stack = [rows[id(adapter)] for adapter in stack.adapters]
+            if stack is None or not stack.serves(rows):
+                stack = Stack.of(adapters)
+            of_stack = [rows.get(id(adapter), []) for adapter in stack.adapters]
             self._stacked = StackedRows(stack, of_stack, self._batch, self._back_B.device)
         return self
 
@@ -122,6 +124,11 @@ class Stack(NamedTuple):
     adapters: list[PackedAdapter]
     layers: list[list[list[Stacked]]]
 
+    def serves(self, ids: Collection[int]) -> bool:
+        """Whether adapters of these `id` are in it, and few others: to multiply with those for some steps is less work
+        than a copy of all others each time that rows end."""
+        return len(self.adapters) <= IN_VAIN * len(ids) and {*map(id, self.adapters)}.issuperset(ids)
+
     @classmethod
     def of(cls, adapters: list[PackedAdapter]) -> Stack:
         layers = zip(*(adapter.layers for adapter in adapters), strict=True)
@@ -132,7 +139,7 @@ class StackedRows:
     """The rows of a batch as groups of equal length L, one for each adapter of a stack."""
 
     def __init__(self, stack: Stack, rows_N: list[list[int]], batch: int, device: torch.device) -> None:
-        """`rows_N` are each adapter's rows, at least one; `batch` is how many rows there are with those without."""
+        """`rows_N` are each adapter's rows; `batch` is how many rows there are with those without."""
         self.stack = stack
         self._rows_N, self._batch, self._device = rows_N, batch, device
         self._length = max(LEAST_ROWS, *map(len, rows_N))
@@ -162,8 +169,8 @@ class StackedRows:
                 for i, row in enumerate(rows):
                     back[row] = first + i
                 first += self._length
-                # Shorter groups are filled up with a row of their own, whose result is not used.
-                padded[-1] += rows + rows[:1] * (self._length - len(rows))
+                # Shorter groups are filled up with a row, whose result is not used.
+                padded[-1] += rows + (rows or [0])[:1] * (self._length - len(rows))
         return [torch.tensor(rows, device=self._device) for rows in padded], torch.tensor(back, device=self._device)
 
 
