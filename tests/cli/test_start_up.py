@@ -51,7 +51,7 @@ MISTAKES = {
     "train run no-file.toml": "env_file nothing.env: No such file",
     "train run run.toml --resume": "runs/run is not a run",
     "train run run.toml --algorithm.loss nothing:loss": "[algorithm] loss: 'nothing:loss' cannot be imported",
-    "train run run.toml --algorithm.kl_coef 0.1 --algorithm.reference ./nothing": "[algorithm] reference: there is no",
+    "train run run.toml --algorithm.kl_coef 0.1 --algorithm.reference ./nothing": "reference: there is no",
     "train run run.toml --lora.path ./nothing": "[lora] path: there is no adapter directory './nothing'",
     "train sft sft.toml --name taken": "runs/taken already exists",
     "train sft sft.toml --model ./nothing": "there is no model directory './nothing'",

@@ -33,6 +33,7 @@ from whet.rl.data.assembly import Assembled, RewardShaper, assemble
 from whet.rl.data.batch import PackedBatch
 from whet.rl.data.curriculum import DrawnTask, MixedCurriculum
 from whet.rl.data.passes import passes_over, selected
+from whet.rl.data.preferences import with_preferences
 from whet.rl.data.values import with_values
 from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.make import make_learner
@@ -342,6 +343,13 @@ def valued(config: RunConfig) -> Any:
     return learner.token_values(done.batch)[1].tolist()
 
 
+def paired(config: RunConfig) -> list[list[float]]:
+    """What the better and the worse rollout of a group weigh."""
+    group = Group(0, DrawnTask(0, 0, 0, 0), "e", [rollout(1.0, [3, 4]), rollout(0.5, [5, 6, 7])])
+    done = assemble([group], config.algorithm, RewardShaper(config.algorithm), temperature=1.0)
+    return with_preferences(done, done.batch.advantages.astype(float), config.algorithm.dpo_beta)[0].advantages
+
+
 def told(config: RunConfig) -> list[tuple[int, str]]:
     """When a wait that never ends is told, acted on and given up, after one that took 100 s."""
     waits, found = WaitTable(config.watchdog), []
@@ -604,6 +612,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "algorithm.eps_high": InPart(learned, "5", (*STEP, "--algorithm.loss", "cispo")),
     "algorithm.mask_threshold": InPart(learned, "0.001", STEP),
     "algorithm.mask_penalty": InPart(learned, "0.5", STEP),
+    "algorithm.dpo_beta": InPart(paired, "0.9", ("--algorithm.loss", "dpo")),
     "algorithm.dro_beta": InPart(learned, "0.9", (*STEP, "--algorithm.loss", "dro")),
     "algorithm.cov_share": InPart(learned, "0.5", (*STEP, *CLIP_COV)),
     "algorithm.cov_low": InPart(learned, "0.9", (*STEP, *CLIP_COV)),

@@ -120,7 +120,8 @@ class RunConfig(TrainingConfig):
     def reference(self) -> str | None:
         """The policy that the learner is compared with; None where it is with none, or with itself."""
         taught = bool(self.distilled) and self.teacher is None
-        reference = self.algorithm.reference if self.algorithm.kl_coef or taught else None
+        needed = self.algorithm.kl_coef or self.algorithm.prefers or taught
+        reference = self.algorithm.reference if needed else None
         return None if reference == CURRENT else reference
 
     @property

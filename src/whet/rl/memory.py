@@ -202,10 +202,9 @@ def memory_parts(arch: Architecture, config: RunConfig, *, on_gpu: bool = False)
     if config.lora is not None and config.engine == "embedded":
         parts |= merging_parts(arch, config, config.inference)
     parts |= learner_parts(arch, config, tokens=config.learner.tokens_at_once, length=most)
-    reference, lora = config.reference, config.lora
-    if reference is not None and not (lora and (reference == "initial" or shares_base(reference, config.model))):
-        parts["learner: reference"] = reference_bytes(arch, config)
-    elif (config.algorithm.reset_reference or config.algorithm.reference_decay) and lora is not None:
+    parts |= reference_parts(arch, config)
+    lora = config.lora
+    if lora is not None and (config.algorithm.reset_reference or config.algorithm.reference_decay):
         parts["learner: reference"] = 2 * trained_count(arch, lora) * 4  # the adapter that is lent, the one put aside
     return parts
 
@@ -286,9 +285,12 @@ def learner_parts(arch: Architecture, config: TrainingConfig, *, tokens: int, le
     }
 
 
-def reference_bytes(arch: Architecture, config: TrainingConfig) -> int:
-    """Of a reference with weights of its own."""
-    return parameter_count(arch) * _held_bytes(config)
+def reference_parts(arch: Architecture, config: RunConfig | SftConfig) -> dict[str, int]:
+    """Of a reference with weights of its own, where there is one."""
+    reference = config.reference
+    if reference is None or (config.lora and (reference == "initial" or shares_base(reference, config.model))):
+        return {}
+    return {"learner: reference": parameter_count(arch) * _held_bytes(config)}
 
 
 def _held_bytes(config: TrainingConfig) -> int:

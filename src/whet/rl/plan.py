@@ -40,7 +40,7 @@ from whet.rl.memory import (
     host_parts,
     learner_parts,
     merging_parts,
-    reference_bytes,
+    reference_parts,
     run_memory,
     sampler_parts,
 )
@@ -177,11 +177,10 @@ def plan_training(config: ConfigT, *, resume: bool = False) -> TrainingPlan[Conf
 def check_inputs(config: RunConfig | SftConfig) -> None:
     """Check devices, models (as far as is known without a download), imported algorithms, and the files of data."""
     _check_devices(config)
+    check_starting_point(config.model, config.lora, config.reference)
     if isinstance(config, RunConfig):
-        check_starting_point(config.model, config.lora, config.reference)
         check_imported(config.algorithm)
         return
-    check_starting_point(config.model, config.lora)
     for path in config.paths:
         check_path(path)
 
@@ -385,8 +384,7 @@ def fine_tuning_memory(
     # A micro-batch is one sequence at least, and no more than a batch has.
     tokens = max(longest, min(config.learner.tokens_at_once, config.batch_tokens or config.batch_size * longest))
     parts = learner_parts(arch, config, tokens=tokens, length=longest)
-    if config.dpo is not None and config.lora is None:
-        parts["learner: reference"] = reference_bytes(arch, config)
+    parts |= reference_parts(arch, config)
     if config.samples:
         parts = _evaluating_memory(arch, config) | parts
     return parts | host_parts(config, devices, parts)

@@ -13,16 +13,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from whet.errors import DatasetError
+from whet.errors import DatasetError, ModelLoadError
 from whet.inference.model_names import resolve_model
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.rl.data.metrics import without_clock
+from whet.rl.data.preferences import losses
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimOutput, OptimParams
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import SftData, load_data
-from whet.rl.sft.dpo import losses, prefer
+from whet.rl.sft.dpo import prefer
 from whet.rl.sft.run import imitate, run_sft
 
 Write = Callable[..., Path]
@@ -164,6 +165,21 @@ def test_a_run_prefers_the_better_answers_and_resumes_bit_for_bit(write_rows: Wr
     assert run_sft(chosen, resume=True, json_output=True).state == "finished"
     lines = (tmp_path / "runs/r/metrics.jsonl").read_text()
     assert [without_clock(json.loads(line)) for line in lines.splitlines()] == expected
+
+
+def test_another_model_may_be_the_reference(write_rows: Write, tmp_path: Path) -> None:
+    path = write_rows(map(pair, range(4)))
+    assert run_sft(config(path, tmp_path, name="other", learning_rate=3e-2), json_output=True).state == "finished"
+    margins = []
+    for reference in ("initial", str(resolve_model("whet/tiny")), str(tmp_path / "runs" / "other" / "model")):
+        keys = {"name": f"r{len(margins)}", "num_epochs": 1, "dpo": {"beta": BETA, "reference": reference}}
+        assert run_sft(config(path, tmp_path, **keys), json_output=True).state == "finished"
+        lines = (tmp_path / "runs" / keys["name"] / "metrics.jsonl").read_text().splitlines()
+        margins.append(json.loads(lines[0])["preference/margin"])
+    assert margins[:2] == pytest.approx([0, 0], abs=1e-6)
+    assert abs(margins[2]) > 0.1
+    with pytest.raises(ModelLoadError, match="reference: there is no"):
+        run_sft(config(path, tmp_path, name="none", dpo={"reference": "./nothing"}), json_output=True)
 
 
 @pytest.mark.parts

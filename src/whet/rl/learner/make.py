@@ -160,7 +160,7 @@ def learner_parts(
     adapter_base = None if reference is None or reference == INITIAL else _checked_reference(model, reference)
     if adapter_base is not None and sharding is not None:
         raise ConfigError(
-            f"[algorithm] reference: {reference} is an adapter, which is computed with in one process: set "
+            f"reference: {reference} is an adapter, which is computed with in one process: set "
             "learner.ranks = 1, or name a folder with the whole model (whet train export RUN --format merged)."
         )
     if reference is not None and reference != INITIAL and adapter_base is None:
@@ -246,7 +246,7 @@ def _made_reference(name: str, device: str, *, divided: bool) -> _Made:
         directory = resolve_model(name)
         return _made(directory, describe(directory), None, torch.float32, device, divided=divided)
     except ModelLoadError as error:
-        raise ModelLoadError(f"[algorithm] reference: {error}") from None
+        raise ModelLoadError(f"reference: {error}") from None
 
 
 def _adapted_reference(
@@ -259,7 +259,7 @@ def _adapted_reference(
     lora, trained = shares or (LoraConfig(), None)
     made = _made(base, describe(base), lora, dtype, device, divided=False)
     tensors = made.base if trained is None else frozen_parameters(trained)
-    adapted = stored_adapter(made.model, base, resolve_model(name), "[algorithm] reference", dtype, tensors)
+    adapted = stored_adapter(made.model, base, resolve_model(name), "reference", dtype, tensors)
     return adapted.to(device)
 
 
@@ -273,7 +273,7 @@ def _checked_reference(model: Path, reference: str) -> Path | None:
         _check_tokens(model, base or directory, reference)
         return base
     except ModelLoadError as error:
-        raise ModelLoadError(f"[algorithm] reference: {error}") from None
+        raise ModelLoadError(f"reference: {error}") from None
 
 
 def _check_tokens(model: Path, other: Path, reference: str) -> None:
@@ -286,7 +286,7 @@ def _check_tokens(model: Path, other: Path, reference: str) -> None:
     moved = [token for token, number in added[0].items() if added[1].get(token, number) != number]
     if vocabularies[0] != vocabularies[1] or moved:
         raise ConfigError(
-            f"[algorithm] reference: {reference} has other tokens than the model that is trained. Probabilities of the "
+            f"reference: {reference} has other tokens than the model that is trained. Probabilities of the "
             "same tokens are compared, so both need the same tokenizer."
         )
 

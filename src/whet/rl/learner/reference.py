@@ -114,7 +114,7 @@ def other_model(
     theirs, ours = reference.config.vocab_size, like.config.vocab_size
     if theirs != ours:
         raise ConfigError(
-            f"[algorithm] reference: {name} has a vocabulary of {theirs} tokens, the model that is trained "
+            f"reference: {name} has a vocabulary of {theirs} tokens, the model that is trained "
             f"one of {ours}. Probabilities of the same tokens are compared, so both need the same tokenizer."
         )
     hold((parameter for name, parameter in reference.named_parameters() if ".lora_" not in name), dtype)

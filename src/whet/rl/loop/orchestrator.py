@@ -52,6 +52,7 @@ from whet.rl.data.metrics import (
     step_metrics,
 )
 from whet.rl.data.passes import loss_of_passes, passes_over
+from whet.rl.data.preferences import with_preferences
 from whet.rl.data.teacher import HintedPrompts, teacher_view
 from whet.rl.data.values import value_metrics, with_values
 from whet.rl.learner.protocol import (
@@ -198,6 +199,10 @@ class Orchestrator(TrainingLoop):
             whole = with_values(whole, part.groups, values_T, algorithm)
         else:
             old_T = await self._in_learner(partial(self.learner.token_logprobs, whole.batch))
+        preference: float | None = None
+        if algorithm.prefers:
+            reference_T = await self._in_learner(partial(self.learner.reference_logprobs, whole.batch))
+            whole, preference = with_preferences(whole, old_T.astype(np.float64) - reference_T, algorithm.dpo_beta)
         clipped_T, loss, divisor = np.zeros(len(old_T), np.bool_), LossOutput(0.0, 0), 0.0
         for one in passes_over(whole, algorithm, old_T, seed=(self.config.seed, step)):
             if divisor:
@@ -208,6 +213,7 @@ class Orchestrator(TrainingLoop):
             if output.values is not None:
                 clipped_T[one.tokens] |= output.values.clipped_T
             loss, divisor = loss + output, one.divisor
+        loss.loss = loss.loss if preference is None else preference
         values = None if output.values is None else TokenValues(old_T, clipped_T)
         learned.add(part, whole, loss.mean_of(algorithm.epochs, values))
         learned.last_divisor = divisor

@@ -67,6 +67,7 @@ class LossConfig(StrictModel):
     mask_penalty: float = Field(
         _constants("masked_is")["mask_penalty"], ge=0, description="Weight of (log r)^2 in masked_is."
     )
+    dpo_beta: float = Field(_constants("dpo")["dpo_beta"], gt=0, description="What dpo holds to the reference by.")
     dro_beta: float = Field(_constants("dro")["dro_beta"], ge=0, description="Weight of the quadratic term in dro.")
     cov_share: float | None = Field(
         None, gt=0, le=1, description="Share of tokens that are chosen. Default: 2e-4 (clip_cov), 2e-3 (kl_cov)."
@@ -347,9 +348,12 @@ class AlgorithmConfig(LossConfig):
     @property
     def learns_in_passes(self) -> bool:
         """Whether the learner's logprobs of a whole batch are computed before its first optimiser step."""
-        selects = find(self.loss, "loss").selects is not None
-        several = self.minibatches > 1 or self.epochs > 1
-        return several or self.old_logprobs == "recomputed" or selects or self.has_critic
+        several = self.minibatches > 1 or self.epochs > 1 or self.old_logprobs == "recomputed"
+        return several or find(self.loss, "loss").selects is not None or self.has_critic or self.prefers
+
+    @property
+    def prefers(self) -> bool:
+        return self.loss == "dpo"
 
     @property
     def has_critic(self) -> bool:

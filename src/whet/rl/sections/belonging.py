@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 CONSTANTS = (
-    *("eps_low", "eps_high", "mask_threshold", "mask_penalty", "dro_beta"),
+    *("eps_low", "eps_high", "mask_threshold", "mask_penalty", "dro_beta", "dpo_beta"),
     *("cov_share", "cov_low", "cov_high", "cov_kl"),
 )
 """Keys that only the losses use whose `loss_constants` name them; with another loss they are refused."""

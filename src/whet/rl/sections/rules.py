@@ -118,6 +118,22 @@ def a_teacher_teaches(run: RunConfig) -> str | None:
     return None
 
 
+def preferences_are_of_pairs(run: RunConfig) -> str | None:
+    if not run.algorithm.prefers:
+        return None
+    if run.rollouts_per_example < 2:
+        return 'algorithm.loss = "dpo" compares rollouts of a group: set rollouts_per_example to 2 or more'
+    if run.distilled:
+        return 'algorithm.loss = "dpo" is divided by its pairs, of which an [[env]] that is distilled has none'
+    for key in ("minibatches", "epochs", "aggregation", "kl_coef", "entropy_coef", "entropy_target", "critic"):
+        if run.algorithm.differs(key) or (key == "critic" and run.algorithm.has_critic):
+            return (
+                f'algorithm.{key} is not for loss = "dpo": its margins are those before the one step of a batch, its '
+                "loss is the mean over pairs, and dpo_beta holds to the reference"
+            )
+    return None
+
+
 def the_learner_has_the_whole_distribution_of_its_teacher(run: RunConfig) -> str | None:
     if not run.algorithm.distill_top_k:
         return None
@@ -267,6 +283,7 @@ RULES: tuple[Rule, ...] = (
     early_stopping_can_act,
     environments_have_one_share_each,
     a_teacher_teaches,
+    preferences_are_of_pairs,
     the_learner_has_the_whole_distribution_of_its_teacher,
     a_teacher_at_an_endpoint_scores_what_was_sampled,
     environments_have_names_of_their_own,

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from whet.config import StrictModel, apply_overrides, parse_overrides, read_toml, validate
 from whet.errors import ConfigError
+from whet.rl.sections.algorithm import INITIAL
 from whet.rl.sections.spellings import lifted
 from whet.rl.sections.training import TrainingConfig, early_stop_without_effect, set_name
 from whet.rl.supervision.ending import BudgetConfig, EarlyStopConfig
@@ -66,7 +67,13 @@ class DataConfig(StrictModel):
 class PreferenceConfig(StrictModel):
     """`[dpo]`: present = learn from pairs, to make the better answer likelier and the worse one less likely."""
 
-    beta: float = Field(0.1, gt=0, description="How much it takes to leave the model that the run began with.")
+    beta: float = Field(0.1, gt=0, description="How much it takes to leave the reference.")
+    reference: str = Field(
+        INITIAL,
+        min_length=1,
+        description="What margins are compared with: initial (the weights the run began with; with [lora] the base), a "
+        "model, or an adapter.",
+    )
 
 
 class ValidationConfig(StrictModel):
@@ -216,6 +223,11 @@ class SftConfig(TrainingConfig):
     def paths(self) -> list[Path]:
         """Files and directories that rows are read from."""
         return [section.path for section in (self.data, self.validation) if section and section.path is not None]
+
+    @property
+    def reference(self) -> str | None:
+        """The policy that the learner is compared with; None where it is with none."""
+        return None if self.dpo is None else self.dpo.reference
 
     @property
     def learns_from(self) -> list[str]:

@@ -22,14 +22,14 @@ from whet.errors import ConfigError, RunError
 from whet.inference.loading import load_policy
 from whet.rl.data.batch import TokenSequence, pack
 from whet.rl.data.metrics import utilisation
+from whet.rl.data.preferences import losses, preference_metrics
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
 from whet.rl.loop.training_loop import Evaluate, HeldOutEvaluation, TrainingLoop
 from whet.rl.monitors.protocol import EvalReport, Outcome, StepReport
 from whet.rl.plan import remarks
-from whet.rl.sections.algorithm import INITIAL
 from whet.rl.sft.config import VALIDATION_LOSS, SftConfig
 from whet.rl.sft.data import Batches, Example, Pick, SftData, load_data
-from whet.rl.sft.dpo import CROSS_ENTROPY, losses, margins, prefer, preference_metrics
+from whet.rl.sft.dpo import CROSS_ENTROPY, margins, prefer
 from whet.rl.storage.records import Records
 from whet.rl.storage.weight_directory import weights_directory
 from whet.rl.supervision.backends import build_learner
@@ -222,10 +222,13 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
             )
             engine = WatchedEngine(policy.engine, watchdog)
             client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
-        reference = None if config.dpo is None else INITIAL
-        learner = build_learner(
-            run.plan, model.path, scratch, threads=threads, last_step=last_step, dtype=dtype, reference=reference
-        )
+        options: dict[str, Any] = {
+            "threads": threads,
+            "last_step": last_step,
+            "dtype": dtype,
+            "reference": config.reference,
+        }
+        learner = build_learner(run.plan, model.path, scratch, **options)
         stack.callback(learner.close)
         monitor = stack.enter_context(run.watched(learner))
         budget = Budget(config.budget, counted="trained")

@@ -201,7 +201,7 @@ def check_starting_point(model: str, lora: LoraConfig | None, reference: str | N
         try:
             check_model(reference)
         except ModelLoadError as error:
-            raise ModelLoadError(f"[algorithm] reference: {error}") from None
+            raise ModelLoadError(f"reference: {error}") from None
     if lora is not None and lora.path is not None and _checkpoint_named(lora.path) is None:
         try:
             adapter = find_local(lora.path)

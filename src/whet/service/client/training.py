@@ -65,6 +65,10 @@ def pack(config: RunConfig | SftConfig, service: ServiceAnswer, secrets: Mapping
         for name in ("data", "validation"):
             if (path := tables.get(name, {}).get("path")) is not None:
                 tables[name]["path"] = files.add(Path(path), f"[{name}] path")
+    if config.reference is not None and config.reference != INITIAL:
+        section = "algorithm" if isinstance(config, RunConfig) else "dpo"
+        where = f"[{section}] reference"
+        tables[section]["reference"] = submitted_model(config.reference, where, files, service.models, notes)
     if config.wandb is not None and not config.wandb.offline and "WANDB_API_KEY" not in secrets:
         notes.append("[wandb] needs WANDB_API_KEY: give it with -e WANDB_API_KEY, unless it is a secret of the service")
     kind: Kind = "training" if isinstance(config, RunConfig) else "sft"
@@ -74,7 +78,7 @@ def pack(config: RunConfig | SftConfig, service: ServiceAnswer, secrets: Mapping
 def _submit_code(
     config: RunConfig, tables: dict[str, Any], files: SubmissionFiles, service: ServiceAnswer, notes: list[str]
 ) -> None:
-    """Modules that are named by import path, and the reference model."""
+    """Modules that are named by import path."""
     own = frozenset(parse_id(env.id).module for env in (*config.env, *config.eval.env))
     algorithm = config.algorithm
     for where, reference in (
@@ -84,9 +88,6 @@ def _submit_code(
     ):
         if reference is not None:
             add_modules(reference, where, files, own)
-    if config.reference is not None and config.reference != INITIAL:
-        where = "[algorithm] reference"
-        tables["algorithm"]["reference"] = submitted_model(config.reference, where, files, service.models, notes)
 
 
 def _without_devices(config: RunConfig | SftConfig) -> RunConfig | SftConfig:
