@@ -344,7 +344,7 @@ KEYS: dict[str, Differs | Refused] = {
     "data.split": Refused("test", "'test' would have no effect"),
     "data.min_reward": Differs(trained, "0.9", SCORED),
     "dpo.beta": Differs(preferring, "0.5", ("--dpo.beta", "0.2")),
-    "dpo.reference": Differs(handed("make_learner"), "whet/tiny", ("--dpo.beta", "0.2")),
+    "dpo.reference": Differs(handed("check_starting_point"), "whet/tiny", ("--dpo.beta", "0.2")),
     "data.best_per_example": Differs(trained, "1", SCORED),
     "data.num_examples": Differs(trained, "3"),
     "data.train_on": Differs(trained, "last"),
