@@ -247,7 +247,8 @@ class OwnersLibrary(FolderLibrary):
 def test_streams_show_a_viewer_nothing_of_others(runs: Runs) -> None:
     data = DashboardData(OwnersLibrary([runs.folder / "runs"]))
     app = FastAPI()
-    app.include_router(data_router(data, viewer_of), prefix="/data")
+    app.state.dashboard_data, app.state.site = data, Site()
+    app.include_router(data_router(viewer_of), prefix="/data")
     owned = [runs.training(name, metrics=[row(1)], ended="2999-01-01T00:00:00+00:00") for name in ("ann", "bob")]
     with serving(data, app) as server:
         stream = server.stream("/data/events", viewer="bob")

@@ -1,9 +1,9 @@
 """The dashboard as an application: routes and pages of a library, errors as JSON or a page, headers on every answer.
 
-    data = DashboardData(library)
-    app.include_router(data_router(data, viewer_of), prefix="/api/v1")          # of tokens
-    app.include_router(data_router(data, viewer_of_session), prefix="/data")    # of pages
-    app.include_router(page_router(data, viewer_of_session, Site("my runs")))
+    app.state.dashboard_data, app.state.site = DashboardData(library), Site("my runs")
+    app.include_router(data_router(viewer_of), prefix="/api/v1")          # of tokens
+    app.include_router(data_router(viewer_of_session), prefix="/data")    # of pages
+    app.include_router(page_router(viewer_of_session))
     app.mount("/static", static_files())
 
 `viewer_of` is a dependency: a function of the request that returns the viewer, or raises what the application turns
@@ -13,6 +13,7 @@ into an answer. The routes turn their own errors into answers, so that any appli
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -40,24 +41,24 @@ HEADERS = {
 API, PAGE_DATA = "/api/v1", "/data"
 
 
-def data_router(data: DashboardData, viewer_of: ViewerOf) -> APIRouter:
+def data_router(viewer_of: ViewerOf) -> APIRouter:
     """The routes of the runs' data; `viewer_of` says on behalf of which viewer a request is answered."""
-    router = APIRouter(dependencies=[Depends(_binding(data, viewer_of, Site()))])
+    router = APIRouter(dependencies=[Depends(_binding(viewer_of))])
     router.include_router(routes.router)
     return router
 
 
-def page_router(data: DashboardData, viewer_of: ViewerOf, site: Site, further: Sequence[APIRouter] = ()) -> APIRouter:
-    """The pages, and `further` ones; their scripts get data from the routes that `site.data` names."""
-    router = APIRouter(dependencies=[Depends(_binding(data, viewer_of, site))], include_in_schema=False)
+def page_router(viewer_of: ViewerOf, further: Sequence[APIRouter] = ()) -> APIRouter:
+    """The pages, and `further` ones; their scripts get data from the routes that `Site.data` names."""
+    router = APIRouter(dependencies=[Depends(_binding(viewer_of))], include_in_schema=False)
     for pages in (*PAGE_ROUTERS, *further):
         router.include_router(pages)
     return router
 
 
-def _binding(data: DashboardData, viewer_of: ViewerOf, site: Site) -> Callable[..., None]:
+def _binding(viewer_of: ViewerOf) -> Callable[..., None]:
     def bind(request: Request, viewer: Any = Depends(viewer_of)) -> None:  # noqa: B008
-        request.state.dashboard = DashboardCall(data, viewer, site)
+        request.state.dashboard = DashboardCall(request.app.state.dashboard_data, viewer, request.app.state.site)
 
     return bind
 
@@ -84,11 +85,20 @@ def base_app(title: str, site: Site, **more: Any) -> FastAPI:
 def create_app(data: DashboardData, site: Site) -> FastAPI:
     """The dashboard by itself: without users, everything in the library for each request."""
     app = base_app("whet dashboard", site)
-    for prefix in (API, PAGE_DATA):
-        app.include_router(data_router(data, _everyone), prefix=prefix, include_in_schema=prefix == API)
-    app.include_router(page_router(data, _everyone, site))
-    app.add_api_route("/", to_runs, include_in_schema=False)
+    app.state.dashboard_data = data
+    app.router.routes.extend(_own_routes().routes)
     return app
+
+
+@cache
+def _own_routes() -> APIRouter:
+    """Those of a dashboard by itself: FastAPI works out each route for each inclusion, a millisecond a route."""
+    own = APIRouter()
+    for prefix in (API, PAGE_DATA):
+        own.include_router(data_router(_everyone), prefix=prefix, include_in_schema=prefix == API)
+    own.include_router(page_router(_everyone))
+    own.add_api_route("/", to_runs, include_in_schema=False)
+    return own
 
 
 def _everyone() -> None:

@@ -49,7 +49,7 @@ def create_app(
     app = base_app(site.title, site, middleware=[guard])
     app.state.hub, app.state.pages, app.state.more_values = hub, PageCache(), more_values
     for router in (*first, *(ROUTERS if own_routes else ())):
-        app.include_router(router)
+        app.router.routes.extend(router.routes)
     for kind in (HubError, RequestValidationError, OSError):
         app.add_exception_handler(kind, _failed)
     return app

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,22 @@ home.add_api_route("/", action(policy.SERVICE)(to_runs))
 
 def create_service_app(service: Service) -> FastAPI:
     """The ASGI application of one service."""
-    data = DashboardData(service.library)
     site = replace(SITE, title="whet", nav=NAV, templates=(*SITE.templates, TEMPLATES), values=_values)
     app = create_app(service.hub, (home,), {BLOB: FILE_BYTES + 1}, site, _more_values)
-    app.state.service, app.state.dashboard_data = service, data
-    for prefix, viewer in ((API, _viewer_of_token), (PAGE_DATA, _viewer_of_session)):
-        for router in ROUTERS:
-            app.include_router(router, prefix=prefix, include_in_schema=prefix == API)
-        app.include_router(data_router(data, viewer), prefix=prefix, include_in_schema=prefix == API)
-    app.include_router(page_router(data, _viewer_of_session, site, PAGES))
+    app.state.service, app.state.dashboard_data = service, DashboardData(service.library)
+    app.router.routes.extend(_own_routes().routes)
     return app
+
+
+@cache
+def _own_routes() -> APIRouter:
+    """Those that a hub does not have: FastAPI works out each route for each inclusion, a millisecond a route."""
+    own = APIRouter()
+    for prefix, viewer in ((API, _viewer_of_token), (PAGE_DATA, _viewer_of_session)):
+        for router in (*ROUTERS, data_router(viewer)):
+            own.include_router(router, prefix=prefix, include_in_schema=prefix == API)
+    own.include_router(page_router(_viewer_of_session, PAGES))
+    return own
 
 
 def _values(viewer: RequestUser) -> dict[str, Any]:
