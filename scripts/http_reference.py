@@ -9,8 +9,8 @@ from typing import Any
 from fastapi import FastAPI
 
 from whet import __version__
+from whet.dashboard.app import API
 from whet.hub.api import accounts, environments, pushes
-from whet.service.api.app import API
 from whet.service.api.app import ROUTERS as OF_SERVICE
 
 TARGET = Path(__file__).parents[1] / "docs" / "http.md"

@@ -25,6 +25,9 @@ from whet.system.redaction import KNOWN
 # take several times as long (docs/design/log.md).
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
+# Importing all tests makes a million objects that stay: looking for garbage among them is in vain until then.
+gc.disable()
+
 # What a killed process has written stays; only a loss of power needs more, and no test has one (warm_server.py too).
 os.fsync = lambda descriptor: None
 
@@ -144,6 +147,7 @@ def pytest_collection_finish() -> None:
     """What has been imported stays: the garbage collector need not look at it again in every test."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

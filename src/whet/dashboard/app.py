@@ -13,12 +13,12 @@ into an answer. The routes turn their own errors into answers, so that any appli
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from whet import __version__
@@ -56,6 +56,21 @@ def page_router(viewer_of: ViewerOf, further: Sequence[APIRouter] = ()) -> APIRo
     return router
 
 
+def dashboard_routes(
+    of_token: ViewerOf, of_session: ViewerOf, data: Sequence[APIRouter] = (), pages: Sequence[APIRouter] = ()
+) -> Sequence[BaseRoute]:
+    """Routes of data, twice: below API for programs and below PAGE_DATA for pages; and the pages; and further ones.
+
+    Any number of applications may have the same ones. FastAPI works out a route, which takes a millisecond, once for
+    each time that its router is included.
+    """
+    own = APIRouter()
+    for prefix, viewer_of in ((API, of_token), (PAGE_DATA, of_session)):
+        for router in (*data, data_router(viewer_of)):
+            own.include_router(router, prefix=prefix, include_in_schema=prefix == API)
+    return [*own.routes, *page_router(of_session, pages).routes]
+
+
 def _binding(viewer_of: ViewerOf) -> Callable[..., None]:
     def bind(request: Request, viewer: Any = Depends(viewer_of)) -> None:  # noqa: B008
         request.state.dashboard = DashboardCall(request.app.state.dashboard_data, viewer, request.app.state.site)
@@ -86,23 +101,16 @@ def create_app(data: DashboardData, site: Site) -> FastAPI:
     """The dashboard by itself: without users, everything in the library for each request."""
     app = base_app("whet dashboard", site)
     app.state.dashboard_data = data
-    app.router.routes.extend(_own_routes().routes)
+    app.router.routes.extend(ROUTES)
+    app.add_api_route("/", to_runs, include_in_schema=False)
     return app
-
-
-@cache
-def _own_routes() -> APIRouter:
-    """Those of a dashboard by itself: FastAPI works out each route for each inclusion, a millisecond a route."""
-    own = APIRouter()
-    for prefix in (API, PAGE_DATA):
-        own.include_router(data_router(_everyone), prefix=prefix, include_in_schema=prefix == API)
-    own.include_router(page_router(_everyone))
-    own.add_api_route("/", to_runs, include_in_schema=False)
-    return own
 
 
 def _everyone() -> None:
     """The one viewer of a dashboard without users."""
+
+
+ROUTES = dashboard_routes(_everyone, _everyone)
 
 
 def to_runs(request: Request) -> Response:

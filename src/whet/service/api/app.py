@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 
-from whet.dashboard.app import data_router, page_router, to_runs
+from whet.dashboard.app import dashboard_routes, to_runs
 from whet.dashboard.call import NavItem
 from whet.dashboard.data.dashboard_data import DashboardData
 from whet.dashboard.library import LibraryRun, RunQuery
@@ -29,7 +28,6 @@ from whet.service.domain.access import SEE, RequestUser, viewer_of
 from whet.service.pages import PAGES
 from whet.service.service import FILE_BYTES, Service, service_of
 
-API, PAGE_DATA = "/api/v1", "/data"
 BLOB = re.compile(r"(/api/v1|/data)/blobs/[^/]*")
 TEMPLATES = Path(__file__).parents[1] / "pages" / "templates"
 ROUTERS = (runs.router, owners.router, deployments.router, webhooks.router)
@@ -51,19 +49,8 @@ def create_service_app(service: Service) -> FastAPI:
     site = replace(SITE, title="whet", nav=NAV, templates=(*SITE.templates, TEMPLATES), values=_values)
     app = create_app(service.hub, (home,), {BLOB: FILE_BYTES + 1}, site, _more_values)
     app.state.service, app.state.dashboard_data = service, DashboardData(service.library)
-    app.router.routes.extend(_own_routes().routes)
+    app.router.routes.extend(SERVICE_ROUTES)
     return app
-
-
-@cache
-def _own_routes() -> APIRouter:
-    """Those that a hub does not have: FastAPI works out each route for each inclusion, a millisecond a route."""
-    own = APIRouter()
-    for prefix, viewer in ((API, _viewer_of_token), (PAGE_DATA, _viewer_of_session)):
-        for router in (*ROUTERS, data_router(viewer)):
-            own.include_router(router, prefix=prefix, include_in_schema=prefix == API)
-    own.include_router(page_router(_viewer_of_session, PAGES))
-    return own
 
 
 def _values(viewer: RequestUser) -> dict[str, Any]:
@@ -101,3 +88,7 @@ def _viewer_of_session(request: Request) -> RequestUser:
 def _viewer(request: Request, *, page: bool) -> RequestUser:
     with call_for(request, SEE, page=page).read() as (session, caller):
         return viewer_of(session, caller)
+
+
+SERVICE_ROUTES = dashboard_routes(_viewer_of_token, _viewer_of_session, ROUTERS, PAGES)
+"""Those that a hub does not have."""
