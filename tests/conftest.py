@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import importlib.util
 import logging
@@ -27,6 +28,12 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 # Importing all tests makes a million objects that stay: looking for garbage among them is in vain until then.
 gc.disable()
+
+# A client reads the certificates that it trusts, which takes longer than most tests (23 ms): those of tests share them.
+for _library in ("httpx", "httpx2"):
+    if importlib.util.find_spec(_library) is not None:
+        _transports = importlib.import_module(f"{_library}._transports.default")
+        _transports.create_ssl_context = functools.cache(_transports.create_ssl_context)
 
 # What a killed process has written stays; only a loss of power needs more, and no test has one (warm_server.py too).
 os.fsync = lambda descriptor: None
@@ -163,8 +170,9 @@ def loggers_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def warm_server() -> Iterator[Any]:
-    server = _warm.Warm()
+def warm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = tmp_path_factory.getbasetemp()
+    server = _warm.Warm(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
     yield server
     server.close()
 

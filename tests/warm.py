@@ -13,6 +13,7 @@ console script, another hash seed) is shown by tests that start `whet` from noth
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
@@ -58,11 +59,10 @@ DEADLINE = 200.0
 
 
 class Warm:
-    """The server, which has imported `modules`; started with the first command."""
+    """The server, started with the first command of the first who wants one in `folder`: workers share it."""
 
-    def __init__(self, *modules: str) -> None:
-        self._modules = modules or MODULES
-        self._server: subprocess.Popen[bytes] | None = None
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._socket: socket.socket | None = None
         self._started: list[Process] = []
 
@@ -145,17 +145,27 @@ class Warm:
         """Start the server, unless it has been started: it imports, and nothing waits for it yet."""
         if self._socket is not None:
             return
-        self._socket, theirs = socket.socketpair()
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(SERVER), *self._modules]
-        self._server = subprocess.Popen(command, stdin=theirs, env=environment)
-        theirs.close()
+        address = self._folder / "warm.socket"
+        self._socket = socket.socket(socket.AF_UNIX)
+        with open(self._folder / "warm.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                self._socket.connect(str(address))
+            except (FileNotFoundError, ConnectionRefusedError):  # nobody has started it, or all have left it
+                address.unlink(missing_ok=True)
+                with socket.socket(socket.AF_UNIX) as listening:
+                    listening.bind(str(address))
+                    listening.listen()
+                    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+                    command = [sys.executable, str(SERVER), *MODULES]
+                    self._server = subprocess.Popen(command, stdin=listening, env=environment)
+                self._socket.connect(str(address))
 
     def close(self) -> None:
+        """Leave the server, which ends once all have left it."""
         self.clean()
-        if self._socket is not None and self._server is not None:
+        if self._socket is not None:
             self._socket.close()
-            self._server.wait(timeout=DEADLINE)
 
 
 class Process:

@@ -2,10 +2,10 @@
 
     python warm_server.py MODULE...
 
-Started by `warm.py`, which explains why. A request comes over the socket on descriptor 0: a line of JSON with
-`command`, `environment`, `directory`, `largest_file` and `terminal`, together with four descriptors: the command's
-stdin, stdout and stderr, and a pipe that is told the command's process id and, in the end, its exit status, a line
-each. The command is `whet` or a Python file, each with its arguments.
+Started by `warm.py`, which explains why. The socket on descriptor 0 listens; a request comes over a connection to it:
+a line of JSON with `command`, `environment`, `directory`, `largest_file` and `terminal`, together with four
+descriptors: the command's stdin, stdout and stderr, and a pipe that is told the command's process id and, in the end,
+its exit status, a line each. The command is `whet` or a Python file, each with its arguments.
 """
 
 import fcntl
@@ -15,6 +15,7 @@ import json
 import os
 import resource
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -25,22 +26,31 @@ from typing import IO
 CHUNK = 1 << 16
 
 
-def serve(requests: socket.socket) -> None:
-    """Fork for every request until the other side closes. Returns in the children that are to run a command."""
+def serve(listening: socket.socket) -> None:
+    """Fork for every request until all have left. Returns in the children that are to run a command."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for supervisors
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, CHUNK, 4)
-        if not message:
-            os._exit(0)
-        while not message.endswith(b"\n"):
-            message += requests.recv(CHUNK)
-        if os.fork() == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            requests.close()
-            supervise(json.loads(message), descriptors)
-            return
-        for descriptor in descriptors:
-            os.close(descriptor)
+    connections = [listening.accept()[0]]
+    while connections:
+        ready, _, _ = select.select([listening, *connections], [], [])
+        if listening in ready:
+            connections.append(listening.accept()[0])
+        for requests in set(ready) - {listening}:
+            message, descriptors, _, _ = socket.recv_fds(requests, CHUNK, 4)
+            if not message:
+                connections.remove(requests)
+                requests.close()
+                continue
+            while not message.endswith(b"\n"):
+                message += requests.recv(CHUNK)
+            if os.fork() == 0:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for one in (listening, *connections):
+                    one.close()
+                supervise(json.loads(message), descriptors)
+                return
+            for descriptor in descriptors:
+                os.close(descriptor)
+    os._exit(0)
 
 
 def supervise(request: dict[str, object], descriptors: list[int]) -> None:
@@ -110,10 +120,10 @@ if __name__ == "__main__":
     os.fsync = lambda descriptor: None  # as in conftest.py
     gc.collect()
     gc.freeze()
-    connection = socket.socket(fileno=os.dup(0))
+    listener = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    serve(connection)
+    serve(listener)
     if "whet.system.children" in sys.modules:  # the processes of a run need not import everything again either
         sys.modules["whet.system.children"].START_METHOD = "fork"
     if sys.argv[0] != "whet":

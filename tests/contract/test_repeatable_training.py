@@ -31,11 +31,11 @@ CONFIG = """
 name = "run"
 model = "whet/tiny"
 max_steps = 6
-batch_size = 16
+batch_size = 8
 rollouts_per_example = 4
 learning_rate = 3e-4
 [sampling]
-max_tokens = 24
+max_tokens = 12
 [[env]]
 id = "reverse-text"
 [[env]]

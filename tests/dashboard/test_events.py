@@ -18,7 +18,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request
 
-from whet.dashboard.app import create_app, data_router
+from whet.dashboard.app import create_app, dashboard_routes
 from whet.dashboard.call import Site
 from whet.dashboard.data import feeds
 from whet.dashboard.data.dashboard_data import DashboardData
@@ -248,7 +248,7 @@ def test_streams_show_a_viewer_nothing_of_others(runs: Runs) -> None:
     data = DashboardData(OwnersLibrary([runs.folder / "runs"]))
     app = FastAPI()
     app.state.dashboard_data, app.state.site = data, Site()
-    app.include_router(data_router(viewer_of), prefix="/data")
+    app.router.routes.extend(dashboard_routes(viewer_of, viewer_of))
     owned = [runs.training(name, metrics=[row(1)], ended="2999-01-01T00:00:00+00:00") for name in ("ann", "bob")]
     with serving(data, app) as server:
         stream = server.stream("/data/events", viewer="bob")

@@ -1,13 +1,11 @@
 """The dashboard as an application: routes and pages of a library, errors as JSON or a page, headers on every answer.
 
     app.state.dashboard_data, app.state.site = DashboardData(library), Site("my runs")
-    app.include_router(data_router(viewer_of), prefix="/api/v1")          # of tokens
-    app.include_router(data_router(viewer_of_session), prefix="/data")    # of pages
-    app.include_router(page_router(viewer_of_session))
+    app.router.routes.extend(dashboard_routes(viewer_of_token, viewer_of_session))
     app.mount("/static", static_files())
 
-`viewer_of` is a dependency: a function of the request that returns the viewer, or raises what the application turns
-into an answer. The routes turn their own errors into answers, so that any application can include them.
+A viewer is found by a dependency: a function of the request that returns the viewer, or raises what the application
+turns into an answer. The routes turn their own errors into answers, so that any application can include them.
 """
 
 from __future__ import annotations
@@ -41,34 +39,22 @@ HEADERS = {
 API, PAGE_DATA = "/api/v1", "/data"
 
 
-def data_router(viewer_of: ViewerOf) -> APIRouter:
-    """The routes of the runs' data; `viewer_of` says on behalf of which viewer a request is answered."""
-    router = APIRouter(dependencies=[Depends(_binding(viewer_of))])
-    router.include_router(routes.router)
-    return router
-
-
-def page_router(viewer_of: ViewerOf, further: Sequence[APIRouter] = ()) -> APIRouter:
-    """The pages, and `further` ones; their scripts get data from the routes that `Site.data` names."""
-    router = APIRouter(dependencies=[Depends(_binding(viewer_of))], include_in_schema=False)
-    for pages in (*PAGE_ROUTERS, *further):
-        router.include_router(pages)
-    return router
-
-
 def dashboard_routes(
     of_token: ViewerOf, of_session: ViewerOf, data: Sequence[APIRouter] = (), pages: Sequence[APIRouter] = ()
 ) -> Sequence[BaseRoute]:
-    """Routes of data, twice: below API for programs and below PAGE_DATA for pages; and the pages; and further ones.
+    """The routes of the runs' data, below API for programs and below PAGE_DATA for pages, and the pages; further ones.
 
     Any number of applications may have the same ones. FastAPI works out a route, which takes a millisecond, once for
     each time that its router is included.
     """
-    own = APIRouter()
-    for prefix, viewer_of in ((API, of_token), (PAGE_DATA, of_session)):
-        for router in (*data, data_router(viewer_of)):
+    own, of_pages = APIRouter(), [Depends(_binding(of_session))]
+    for prefix, bound in ((API, [Depends(_binding(of_token))]), (PAGE_DATA, of_pages)):
+        for router in data:
             own.include_router(router, prefix=prefix, include_in_schema=prefix == API)
-    return [*own.routes, *page_router(of_session, pages).routes]
+        own.include_router(routes.router, prefix=prefix, dependencies=bound, include_in_schema=prefix == API)
+    for router in (*PAGE_ROUTERS, *pages):
+        own.include_router(router, dependencies=of_pages, include_in_schema=False)
+    return own.routes
 
 
 def _binding(viewer_of: ViewerOf) -> Callable[..., None]:

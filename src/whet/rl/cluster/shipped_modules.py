@@ -15,6 +15,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import NamedTuple
 
+INSTALLED = tuple(sysconfig.get_path(kind) + "/" for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+
 
 class ModuleSource(NamedTuple):
     """One module."""
@@ -29,11 +31,11 @@ def local_sources(import_path: str) -> dict[str, ModuleSource]:
     top = sys.modules.get(name.partition(".")[0])
     if not colon or top is None or _file(top) is None:
         return {}
-    sources = {}
+    sources, folder = {}, _folder(top)
     for other, module in list(sys.modules.items()):
         file = _file(module)
         first = sys.modules.get(other.partition(".")[0])
-        if file is not None and first is not None and _folder(first) == _folder(top):
+        if file is not None and first is not None and _folder(first) == folder:
             sources[other] = ModuleSource(file.read_text(encoding="utf-8"), file.name == "__init__.py")
     return sources
 
@@ -68,8 +70,7 @@ def _file(module: ModuleType) -> Path | None:
     name = getattr(module, "__file__", None)
     if name is None or not name.endswith(".py") or module.__name__.partition(".")[0] in ("whet", "__main__"):
         return None
-    installed = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return None if any(Path(name).is_relative_to(folder) for folder in installed) else Path(name)
+    return None if name.startswith(INSTALLED) else Path(name)
 
 
 def _folder(top: ModuleType) -> Path | None:
