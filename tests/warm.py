@@ -63,6 +63,7 @@ class Warm:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._server: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._started: list[Process] = []
 
