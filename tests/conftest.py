@@ -26,9 +26,6 @@ from whet.system.redaction import KNOWN
 # take several times as long (docs/design/log.md).
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
-# Importing all tests makes a million objects that stay: looking for garbage among them is in vain until then.
-gc.disable()
-
 # A client reads the certificates that it trusts, which takes longer than most tests (23 ms): those of tests share them.
 for _library in ("httpx", "httpx2"):
     if importlib.util.find_spec(_library) is not None:
@@ -104,6 +101,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if hasattr(config.option, "loadscopereorder"):  # pytest-xdist would begin with files of many tests
         config.option.loadscopereorder = False
+    if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", 0):
+        gc.disable()  # importing all tests makes a million objects that stay: until then no garbage is among them
     if not hasattr(config, "workerinput"):  # pytest-xdist's workers report to the process that started them
         config.pluginmanager.register(_skips.Skips())
 

@@ -35,7 +35,7 @@ max_async_level = 2
 max_off_policy_steps = 3
 oversampling_factor = 1.5
 [sampling]
-max_tokens = 24
+max_tokens = 12
 [[env]]
 id = "reverse-text"
 [[env]]

@@ -160,6 +160,7 @@ def test_what_lies_outside_of_the_files_cannot_be_read(run: Evaluate, transport:
     looks = [call(tool, path=path) for path in paths for tool in ("read_file", "list_directory")]
     output = run(
         [*looks, *(call("search", query="root", path=path) for path in paths), "done"],
+        difficulty="hard",
         transport=transport,
     )[0]
     texts = tool_texts(output)
