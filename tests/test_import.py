@@ -40,8 +40,14 @@ def test_reading_runs_needs_no_extra(module):
 
 
 def test_the_embedded_engine_needs_no_model_of_transformers():
-    """Which take seconds to import; families that are not whet's own need them."""
-    assert "transformers.modeling_utils" not in modules_after("import whet.inference.embedded")
+    """Which take seconds to import, and 80 MiB with torch's compiler; families that are not whet's own need them."""
+    modules = modules_after("from whet.inference.loading import load_policy; load_policy('whet/tiny')")
+    assert modules.isdisjoint({"transformers.modeling_utils", "torch._dynamo", "sympy", "accelerate"})
+
+
+def test_an_adapter_needs_no_bitsandbytes():
+    pytest.importorskip("bitsandbytes")
+    assert "bitsandbytes" not in modules_after("import whet.rl.learner.lora")
 
 
 def test_every_exported_name_can_be_imported():

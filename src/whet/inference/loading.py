@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.errors import MissingExtraError, ModelLoadError
-from whet.inference.architecture import Architecture
+from whet.inference.architecture import Architecture, read_json
 from whet.inference.devices import BLOCK_FORMS, choose_device, expand_segments
 from whet.inference.model_names import ADAPTER_CONFIG, find_local, resolve_model
 from whet.inference.plain.family import OtherFamily, check_known, describe
@@ -194,12 +194,29 @@ def read_model(model: str, *, announce: bool = True) -> ModelFiles:
             _announced.add(path)
             _log.warning("%s: %s", model, arch.notice)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(base or path, trust_remote_code=False)
+        config = _config_of_tokenizer(base or path)
+        tokenizer = AutoTokenizer.from_pretrained(base or path, trust_remote_code=False, config=config)
     except Exception as error:  # the tokenizer libraries raise bare Exceptions for torn files
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ModelLoadError(f"the tokenizer in {base or path} cannot be read ({reason})") from None
     tokenizer.deprecation_warnings[_TOO_LONG] = True  # marked as logged: the client reports it, for each request
     return ModelFiles(path, base, arch, tokenizer, ChatRenderer(tokenizer))
+
+
+def _config_of_tokenizer(directory: Path) -> Any:
+    """What `transformers` reads of a model's config to choose the tokenizer's class, where its own file names that.
+
+    None otherwise: then it reads the config as the model's, for which it imports its models, and with them torch's
+    compiler and sympy, 80 MiB.
+    """
+    own, whole = (read_json(directory / name, "a model") for name in ("tokenizer_config.json", "config.json"))
+    if "tokenizer_class" not in own or "auto_map" in own:
+        return None
+    from transformers import PreTrainedConfig
+
+    config: Any = PreTrainedConfig(name_or_path=str(directory))
+    config.model_type, config.model_name = whole.get("model_type", ""), whole.get("model_name")
+    return config
 
 
 def import_parts() -> None:

@@ -15,10 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig as PeftLoraConfig
-from peft import get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
-from peft.tuners.lora import LoraLayer
-from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -36,6 +32,15 @@ from whet.inference.weights.safetensors_files import TensorStream, write_tensors
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.optim import put_in
 from whet.rl.learner.packed_base import dense, described
+from whet.rl.learner.peft_library import (
+    SAFETENSORS_WEIGHTS_NAME,
+    LoraLayer,
+    PeftLoraConfig,
+    get_peft_model,
+    get_peft_model_state_dict,
+    set_peft_model_state_dict,
+    without_bitsandbytes,
+)
 from whet.rl.learner.weights import Weights, checkpoint_stream, copy_tokenizer, forget_older, write_aside, write_model
 from whet.rl.learner.whole import Whole, WholeTensors
 from whet.rl.storage.checkpoints import ADAPTER as ADAPTER_FILE
@@ -75,7 +80,7 @@ class LoraWeights(Weights):
             fan_in_fan_out=any(isinstance(part, Conv1D) for part in projections(model).values()),
             base_model_name_or_path=str(source),
         )
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), without_bitsandbytes():
             warnings.simplefilter("ignore", FutureWarning)  # between peft and transformers, nothing a user could mend
             warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`")  # see `export_merged`
             self._peft: Any = get_peft_model(model, layers)

@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig as PeftLoraConfig
-from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from torch import Tensor, nn
 
 from whet.errors import ConfigError, ModelLoadError, RunError, TrainingError
 from whet.inference.weights.safetensors_files import TensorStream, read_safetensors, write_tensors
 from whet.rl.learner.adapters.work import AdamParams, AdapterSpec
 from whet.rl.learner.lora import write_adapter
+from whet.rl.learner.peft_library import SAFETENSORS_WEIGHTS_NAME, PeftLoraConfig
 from whet.rl.learner.weights import write_aside
 from whet.rl.storage.checkpoints import fault_of, seal
 
