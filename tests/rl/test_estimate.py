@@ -28,6 +28,7 @@ from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.memory import (
     ENGINE_PROCESS,
+    IN_TURN,
     LEARNER_PROCESS,
     PROCESSES,
     WITH_LEARNER,
@@ -288,8 +289,10 @@ def test_taking_turns_counts_the_larger_phase_and_one_file_of_weights() -> None:
         return estimate(RunConfig.model_validate(data | {"learner": {"device": "cpu"}, "inference": {"device": "cpu"}}))
 
     alone, turns = of(colocate=False), of(colocate=True)
-    held = turns.memory
-    assert (alone.memory["handed over"], held) == (alone.memory["sampler: weights"], alone.memory | {"handed over": 0})
+    held, apart = turns.memory, {name: size for name, size in alone.memory.items() if name != IN_TURN}
+    assert (apart["handed over"], held) == (apart["sampler: weights"], apart | {"handed over": 0})
+    heaps = apart["working memory of the engine"], apart["kept free in the learner's heap"]
+    assert alone.memory[IN_TURN] == -min(held["sampler: KV cache"] + heaps[0], held["learner: activations"] + heaps[1])
     passing = held["learner: gradients"] + held["learner: activations"]
     sampling = held["sampler: weights"] + held["sampler: KV cache"]
     assert turns.total == sum(held.values()) - min(passing, sampling)

@@ -17,11 +17,12 @@
                   learner whose base is bfloat16 maps it once more. Of a packed base engine and learner have the GGUF
                   file mapped, and nothing else of it; of one in nf4 4.5 bits a parameter of layers (int8: 8), and the
                   file's own embeddings
-    processes     Python, torch and other libraries with what malloc keeps: 235 MiB of the run, 85 more with the learner
-                  in it; 205 of an engine, 255 of a learner, 32 of a worker of environments, each in a process of its
-                  own; files of libraries, which all of them share, 115; 1.4 GiB of a vLLM server on its host
-    heaps         on a CPU: of the learner 0.8 x activations with an adapter on a dense base, 0.4 where all weights
-                  learn; of an embedded engine 3 x KV cache, 256 MiB at most
+    processes     Python, torch and other libraries with what malloc keeps: 155 MiB of the run, 165 more with the
+                  learner in it; 125 of an engine, 255 of a learner, 32 of a worker of environments, each in a process
+                  of its own; files of libraries, which all of them share, 115; 1.4 GiB of a vLLM server on its host
+    heaps         on a CPU: of the learner 1.2 x activations with an adapter on a dense base, 0.33 on one in blocks, 0.4
+                  where all weights learn; of an embedded engine 3 x KV cache, 256 MiB at most. In one process engine
+                  and learner use the same heap in turn: of cache and activations, each with its heap, the larger counts
     loading       nothing more: ranks read their own rows, adapters' bases come tensor by tensor, and the float32 that a
                   learner of all weights on a GPU reads on its host is gone when the first files are handed over
     activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 4 W + 3 K + heads x length) + 2 H) x 4 bytes; with
@@ -58,7 +59,8 @@ MAPPED, MERGED, MOVED = "base, mapped", "adapter merged in", "learner while the 
 MOST_FILES = 3
 """Of published weights at once: the newest, the one before it, and the next one while it is written."""
 LEARNER_HEAP, ENGINE_HEAP = "kept free in the learner's heap", "working memory of the engine"
-HEAP_OF_ADAPTER, HEAP_OF_ALL = 0.8, 0.4
+IN_TURN = "engine and learner in turn"
+HEAP_OF_ADAPTER, HEAP_OF_QUANTISED, HEAP_OF_ALL = 1.2, 0.33, 0.4
 """Of a learner on a CPU: heap beyond activations, as a share of them. glibc gives none of it back (`learner/make.py`);
 where all weights learn, gradients and optimiser lie in it. Measured with SmolLM2-135M."""
 ENGINE_TIMES, ENGINE_MOST = 3, 256 << 20
@@ -67,8 +69,8 @@ BYTES_QUANTISED = {"nf4": 0.5625, "int8": 1.0}
 """Of a weight, with its scale (`quantised_base.py`)."""
 PROCESSES, OTHER_RANKS = "Python and libraries", "activations of other ranks"
 ACTIVATIONS, OTHER_GROUPS = "learner: activations", "other groups of ranks"
-LIBRARIES, RUN, WITH_LEARNER, WORKER, SERVER = (mib << 20 for mib in (115, 235, 85, 32, 1434))
-ENGINE_PROCESS, LEARNER_PROCESS = 205 << 20, 255 << 20
+LIBRARIES, RUN, WITH_LEARNER, WORKER, SERVER = (mib << 20 for mib in (115, 155, 165, 32, 1434))
+ENGINE_PROCESS, LEARNER_PROCESS = 125 << 20, 255 << 20
 """Bytes of host memory after the imports: of files that all processes map, of the run, of what a learner adds to it, of
 a worker, of vLLM, and of processes for engine and learner."""
 
@@ -101,11 +103,15 @@ def host_parts(config: RunConfig | SftConfig, devices: Mapping[str, str], memory
         parts[OTHER_RANKS] = (config.ranks - 1) * memory[ACTIVATIONS]
         divided = sum(size for name, size in memory.items() if name.startswith("learner: ")) - memory[ACTIVATIONS]
         parts[OTHER_GROUPS] = (config.ranks // (config.learner.shard_ranks or config.ranks) - 1) * divided
-    if not on_gpu and not config.quantised_base:
+    if not on_gpu:
         share = HEAP_OF_ALL if config.lora is None else HEAP_OF_ADAPTER
+        share = HEAP_OF_QUANTISED if config.quantised_base else share
         parts[LEARNER_HEAP] = int(config.ranks * share * memory[ACTIVATIONS])
     if config.inference.engine != "vllm" and devices.get("sampler") == "cpu":
         parts[ENGINE_HEAP] = min(ENGINE_TIMES * memory.get(CACHE, 0), ENGINE_MOST)
+        if not (on_gpu or learner_apart(config) or config.deployment.colocate):
+            sampling = memory.get(CACHE, 0) + parts[ENGINE_HEAP]
+            parts[IN_TURN] = -min(sampling, memory[ACTIVATIONS] + parts[LEARNER_HEAP])
     if on_gpu and config.deployment.colocate:
         parts[MOVED] = staying_bytes(memory)
     return {name: size for name, size in parts.items() if size}
