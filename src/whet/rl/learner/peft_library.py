@@ -27,9 +27,9 @@ def without_bitsandbytes() -> Iterator[None]:
         yield
     finally:
         del sys.modules[LIBRARY]
-        if (found := sys.modules.get("peft.import_utils")) is not None:
-            found.is_bnb_available.cache_clear()
-            found.is_bnb_4bit_available.cache_clear()
+        if (answers := sys.modules.get("peft.import_utils")) is not None:
+            answers.is_bnb_available.cache_clear()
+            answers.is_bnb_4bit_available.cache_clear()
 
 
 with without_bitsandbytes():
