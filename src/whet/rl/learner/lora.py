@@ -7,6 +7,7 @@ published adapter is a plain PEFT directory that `peft` and vLLM load as it is.
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from transformers.pytorch_utils import Conv1D
 from whet.config import validate
 from whet.errors import ConfigError, ModelLoadError
 from whet.inference.architecture import read_json
-from whet.inference.model_names import ADAPTER_CONFIG, resolve_model
+from whet.inference.model_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, resolve_model
 from whet.inference.plain.weights import projections
 from whet.inference.protocol import WeightUpdate
 from whet.inference.weights.adapters import UNEMBEDDING
@@ -32,18 +33,34 @@ from whet.inference.weights.safetensors_files import TensorStream, write_tensors
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.optim import put_in
 from whet.rl.learner.packed_base import dense, described
-from whet.rl.learner.peft_library import (
-    SAFETENSORS_WEIGHTS_NAME,
-    LoraLayer,
-    PeftLoraConfig,
-    get_peft_model,
-    get_peft_model_state_dict,
-    set_peft_model_state_dict,
-    without_bitsandbytes,
-)
 from whet.rl.learner.weights import Weights, checkpoint_stream, copy_tokenizer, forget_older, write_aside, write_model
 from whet.rl.learner.whole import Whole, WholeTensors
 from whet.rl.storage.checkpoints import ADAPTER as ADAPTER_FILE
+
+
+@contextmanager
+def without_bitsandbytes() -> Iterator[None]:
+    """For the length of the block Python does not find the library, unless it is imported already.
+
+    PEFT imports it wherever it is installed, and torch's compiler with it: 41 MiB. Here layers in few bits are whet's
+    own (`packed_base.py`). What PEFT has found out about it is forgotten, so that other code is not affected.
+    """
+    modules: dict[str, Any] = sys.modules
+    imported = modules.setdefault("bitsandbytes", None) is not None  # of which `import` makes an ImportError
+    try:
+        yield
+    finally:
+        if not imported:
+            del modules["bitsandbytes"]
+        if (answers := modules.get("peft.import_utils")) is not None:
+            answers.is_bnb_available.cache_clear()
+            answers.is_bnb_4bit_available.cache_clear()
+
+
+with without_bitsandbytes():
+    from peft import LoraConfig as PeftLoraConfig
+    from peft import get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+    from peft.tuners.lora import LoraLayer
 
 ADAPTER = "default"
 HEAD_WEIGHT = f"{UNEMBEDDING}.weight"
@@ -179,7 +196,7 @@ class LoraWeights(Weights):
 def write_adapter(directory: Path, config: PeftLoraConfig, tensors: TensorStream) -> None:
     """Takes the configuration over."""
     directory.mkdir(parents=True, exist_ok=True)
-    write_tensors(directory / SAFETENSORS_WEIGHTS_NAME, tensors)
+    write_tensors(directory / ADAPTER_WEIGHTS, tensors)
     config.inference_mode = True
     config.target_modules = sorted(config.target_modules or ())  # a set, whose order differs between processes
     config.save_pretrained(str(directory))
@@ -263,9 +280,9 @@ def begin_with(model: Any, directory: Path, config: LoraConfig, key: str = "[lor
     if wrong:
         raise ConfigError(f"{key}: {directory} is an adapter of another shape. Set {', '.join(wrong)}.")
     try:
-        tensors = load_file(directory / SAFETENSORS_WEIGHTS_NAME)
+        tensors = load_file(directory / ADAPTER_WEIGHTS)
     except (OSError, SafetensorError) as error:
-        raise ModelLoadError(f"{directory / SAFETENSORS_WEIGHTS_NAME}: cannot read the adapter: {error}") from None
+        raise ModelLoadError(f"{directory / ADAPTER_WEIGHTS}: cannot read the adapter: {error}") from None
     expected = {name: tuple(tensor.shape) for name, tensor in get_peft_model_state_dict(model).items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if shapes != expected:

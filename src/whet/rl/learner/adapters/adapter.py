@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from whet.errors import ConfigError, ModelLoadError, RunError, TrainingError
+from whet.inference.model_names import ADAPTER_WEIGHTS
 from whet.inference.weights.safetensors_files import TensorStream, read_safetensors, write_tensors
 from whet.rl.learner.adapters.work import AdamParams, AdapterSpec
 from whet.rl.learner.lora import write_adapter
-from whet.rl.learner.peft_library import SAFETENSORS_WEIGHTS_NAME, PeftLoraConfig
 from whet.rl.learner.weights import write_aside
 from whet.rl.storage.checkpoints import fault_of, seal
 
@@ -113,6 +113,8 @@ class TrainedAdapter:
 
     def export(self, directory: Path, source: Path) -> None:
         """A PEFT directory; `source` is where the base came from."""
+        from peft import LoraConfig as PeftLoraConfig  # behind `lora.py`, which imports it with less
+
         named = {
             f"base_model.model.{layer}.lora_{letter}.weight": matrix
             for layer, pair in self.factors.items()
@@ -140,7 +142,7 @@ class TrainedAdapter:
             raise RunError(f"{directory}: the saved adapter has {differ}; load it into an adapter of that shape.")
         flat = torch.empty_like(self.flat.detach())
         try:
-            named = read_safetensors([directory / SAFETENSORS_WEIGHTS_NAME])
+            named = read_safetensors([directory / ADAPTER_WEIGHTS])
             for layer, pair in self.views(flat).items():
                 for letter, matrix in zip("AB", pair, strict=True):
                     matrix.copy_(_shaped(named[f"base_model.model.{layer}.lora_{letter}.weight"], matrix))
