@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 
@@ -102,6 +103,15 @@ class RolloutTiming(_Fields):
         """What of `total` was spent on none of setup, model, environment and scoring."""
         spent = self.setup.duration + self.model.duration + self.env.duration + self.scoring.duration
         return self.total - spent
+
+    @contextmanager
+    def grading(self) -> Iterator[None]:
+        """What a rollout is graded by before the rubric scores it, such as a verifier of its own, is scoring too."""
+        began = time.time()
+        try:
+            yield
+        finally:
+            self.scoring = TimeSpan(began, time.time())
 
     def model_dump(self, **_: Any) -> dict[str, Any]:
         return {

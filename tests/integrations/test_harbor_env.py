@@ -6,6 +6,7 @@ import asyncio
 import http.server
 import json
 import threading
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ import whet
 from whet.cli.main import main
 from whet.errors import ConfigError, EnvError, EnvironmentLoadError
 from whet.integrations.harbor_dockerfile import read_dockerfile
+from whet.integrations.harbor_env import HarborEnv
 from whet.integrations.harbor_verify import verify_tasks
 
 Make = Callable[..., Path]
@@ -42,6 +44,22 @@ def test_model_works_in_the_folder_that_the_dockerfile_made(bubblewrap: None, ta
     assert "solution" not in seen.split()
     assert ran == "3"
     assert (state["reward"], state["metrics"]["tries"]) == (1.0, 2.0)
+
+
+def test_grading_is_scoring_in_a_rollouts_timing(
+    bubblewrap: None, task: Make, rollout: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grade, took = HarborEnv.grade, list[float]()
+
+    async def timed(*args: Any) -> Any:
+        began = time.time()
+        graded = await grade(*args)
+        took.append(time.time() - began)
+        return graded
+
+    monkeypatch.setattr(HarborEnv, "grade", timed)
+    timing = rollout(task(), "true")[0]["timing"]
+    assert timing.scoring.duration >= took[0] > 0
 
 
 def test_nothing_that_the_agent_writes_reaches_tests_or_reward(bubblewrap: None, task: Make, rollout: Play) -> None:

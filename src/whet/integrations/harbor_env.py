@@ -220,7 +220,8 @@ class HarborEnv(SandboxEnv):
 
     async def reward(self, state: State, carried: list[CarriedPath]) -> None:
         """Grade what the agent of a rollout left."""
-        graded = await self.grade(self._task(state), carried)
+        with state["timing"].grading():
+            graded = await self.grade(self._task(state), carried)
         state["harbor_reward"] = graded.rewards.pop("reward")
         state["external_metrics"] = graded.rewards
 

@@ -207,7 +207,8 @@ class NemoGymEnv(ToolEnv):
                 row, last = self._rows[state["info"]["row"]], state["completion"][-1:]
                 if state.get("stop_condition") == "max_turns_reached":  # calls of the last turn count, as in NeMo-Gym
                     state["completion"] += await self.env_response(last, state)
-                status, text = await self._post(state, "verify", {**row, "response": _response(state, row)})
+                with state["timing"].grading():
+                    status, text = await self._post(state, "verify", {**row, "response": _response(state, row)})
                 reply = _object(str(client.base_url), "verify", status, text)
                 reward = _number(reply.get("reward"))
                 if reward is None:

@@ -215,7 +215,8 @@ async def score_states(env: RolloutEnv, states: list[State], independent: bool) 
     rubric = env.rubric
     start = time.time()
     for state in states:
-        state["timing"].scoring.start = start
+        scoring = state["timing"].scoring
+        scoring.start = start - scoring.duration  # `RolloutTiming.grading`
     try:
         if independent:
             score_one = rubric.score_rollout if env.score_rollouts else rubric.dummy_score_rollout

@@ -199,7 +199,7 @@ class Env(Lifecycle):
         row = alone_row(frozen, given)
         done = cast(TaskState, await self.rollout(row, resolved, model, given.get("sampling_args")))
         timing = done["timing"].scoring
-        timing.start = time.time()
+        timing.start = time.time() - timing.duration  # `RolloutTiming.grading`
         try:
             await self.rubric.signals.score_alone(done)
         finally:
