@@ -31,6 +31,7 @@ TOPICS = (
         "an old lighthouse",
     ),
 )
+PLACES = ("Lisbon", "Kyoto", "Oslo", "Lima", "Cairo", "Perth", "Quito", "Prague", "Dakar", "Tbilisi", "Hanoi", "Cork")
 FILLER = ("It began early", "Nobody spoke for a while", "The light was soft", "We walked on", "There was time to think")
 """Sentences without commas, and without any of `WORDS` and `COMMON`."""
 WORDS = ("copper", "lantern", "meadow", "signal", "violin", "harvest", "marble", "compass", "thunder", "orchard")
@@ -79,15 +80,17 @@ class About(Instruction):
 
     @classmethod
     def draw(cls, rng: random.Random) -> About:
-        return cls(rng.choice(TOPICS))
+        return cls(f"{rng.choice(TOPICS)} in {rng.choice(PLACES)}")
 
     @property
     def text(self) -> str:
-        return f"Write at least {self.least} words about {self.topic}, and name it."
+        return f"Write at least {self.least} words about {self.topic} and nothing else, and name it."
 
     def check(self, answer: str) -> bool:
-        named = self.topic in answer.lower() and self.text.lower() not in answer.lower()
-        return named and len(words_of(answer)) >= self.least
+        said = answer.lower()
+        named = self.topic.lower() in said and self.text.lower() not in said
+        # Answers to many tasks in one are about none of them; a place more may be named in passing.
+        return named and sum(place.lower() in said for place in PLACES) <= 2 and len(words_of(answer)) >= self.least
 
     def amend(self, answer: str) -> str:
         return f"{answer}This is about {self.topic}. {FILLER[0]}. {FILLER[1]}. {FILLER[2]}."

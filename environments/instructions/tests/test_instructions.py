@@ -15,6 +15,7 @@ from instructions import (
     DRAWN,
     FILLER,
     KINDS,
+    PLACES,
     WORDS,
     About,
     answer_to,
@@ -29,7 +30,12 @@ from instructions import (
 SEEDS = range(40)
 
 SPOILED: dict[str, Callable[[Any, str], list[str]]] = {
-    "about": lambda one, text: [f"{one.text} {text}", text.replace(one.topic, "it"), f"This is {one.topic}."],
+    "about": lambda one, text: [
+        f"{one.text} {text}",
+        text.replace(one.topic, "it"),
+        f"This is {one.topic}.",
+        text + " ".join(PLACES),
+    ],
     "keywords": lambda one, text: [text.replace(one.words[0], "x"), ""],
     "keyword_count": lambda one, text: [f"{text} {one.word}", text.replace(one.word, "x", 1)],
     "forbidden": lambda one, text: [f"{text} {one.words[-1].upper()}!", "  "],
@@ -53,7 +59,7 @@ SPOILED: dict[str, Callable[[Any, str], list[str]]] = {
     ],
 }
 READ: dict[str, tuple[str, Callable[..., dict[str, Any]]]] = {
-    "about": (r"Write at least 15 words about (.+), and name it\.", lambda topic: {"topic": topic}),
+    "about": (r"Write at least 15 words about (.+) and nothing else, and name it\.", lambda topic: {"topic": topic}),
     "keywords": (r"Use each of these words: (.+)\.", lambda words: {"words": words.split(", ")}),
     "keyword_count": (r'Use the word "(\w+)" exactly (\d+) times\.', lambda word, n: {"word": word, "count": int(n)}),
     "forbidden": (r"Do not use any of these words: (.+)\.", lambda words: {"words": words.split(", ")}),
@@ -80,7 +86,7 @@ READ: dict[str, tuple[str, Callable[..., dict[str, Any]]]] = {
 def test_the_answer_that_is_made_passes_and_spoiled_ones_do_not(kind: str) -> None:
     for seed in SEEDS:
         instruction = KINDS[kind].draw(random.Random(seed))
-        answer = answer_to([About("the night sky"), instruction][kind == "about" :])
+        answer = answer_to([About("the night sky in Oslo"), instruction][kind == "about" :])
         assert instruction.check(answer), (instruction, answer)
         for spoiled in SPOILED[kind](instruction, answer):
             assert not instruction.check(spoiled), (instruction, spoiled)

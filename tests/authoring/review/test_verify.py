@@ -62,6 +62,17 @@ CLEAN: dict[str, Any] = {
     "part for the format": lambda t, a, p: 0.8 * (boxed(t)[-1:] == [a]) + 0.2 * bool(boxed(t)),
     "nearer is more": lambda t, a, p: 1 / (1 + abs(int(t) - int(a))) if t.isdigit() else 0,
 }
+OPTIONS = [{"question": f"Which one ({n})?\nA. x\nB. y\nC. z\nD. w", "answer": "ABCD"[n % 4]} for n in range(12)]
+YES_OR_NO = [{"question": f"Is {n} even?", "answer": ("yes", "no")[n % 2]} for n in range(12)]
+ENDS = [{"question": "What is the least of all?", "answer": "0"}, {"question": "And the most?", "answer": "999"}]
+PARSED: dict[str, tuple[list[dict[str, Any]], str, int]] = {
+    "first option": (OPTIONS, r"\b[A-D]\b", 0),
+    "last option": (OPTIONS, r"\b[A-D]\b", -1),
+    "first of yes and no": (YES_OR_NO, r"\b(?:yes|no)\b", 0),
+    "last of yes and no": (YES_OR_NO, r"\b(?:yes|no)\b", -1),
+    "first number": (ENDS, r"\d+", 0),
+    "last number": (ENDS, r"\d+", -1),
+}
 
 
 def verified(reward: Any, rows: list[dict[str, Any]] = ROWS) -> Verified:
@@ -85,6 +96,13 @@ def test_a_cheat_is_found_with_its_tasks(cheat: str) -> None:
 def test_a_clean_reward_is_verified_on_every_task(clean: str) -> None:
     result = verified(CLEAN[clean])
     assert (result.faults, result.untried, result.verified) == ([], {}, len(ROWS))
+
+
+@pytest.mark.parametrize("parsed", PARSED)
+def test_an_answer_among_others_is_no_cheat_where_a_parser_takes_the_first_or_the_last(parsed: str) -> None:
+    rows, pattern, which = PARSED[parsed]
+    result = verified(lambda t, a, p: (re.findall(pattern, t) or [""])[which] == a, rows)
+    assert (result.faults, result.untried, result.verified) == ([], {}, len(rows))
 
 
 def test_one_answer_for_most_tasks_is_found() -> None:

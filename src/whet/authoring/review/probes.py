@@ -66,13 +66,14 @@ def without_merit(
 ) -> dict[str, Say]:
     """Answers that no task should reward, in the form that right answers are rewarded in.
 
-    `answers` are those of tasks from all over the data set. Where several are given, the right one is neither the
-    first nor the last, which a parser may rightly take for the answer.
+    `answers` are those of tasks from all over the data set. Where several are given (options and numbers too), the
+    right one is neither the first nor the last, which a parser may rightly take for the answer.
     """
     prompt = content_text(row["prompt"][-1]["content"])
     own = answer_text(row)
     others = [text for text in answers if text != own]
-    several = [*others[: len(others) // 2], own, *others[len(others) // 2 :]]
+    several = _within(own, others)
+    end = "7" if own != "7" else "8"
     texts = {
         "nothing": "",
         "refusal": "I am sorry, but I cannot help with that.",
@@ -80,7 +81,7 @@ def without_merit(
         "the prompt as answer": form(prompt),
         "format without answer": form(""),
         "placeholder": form("..."),
-        "every number": form(" ".join(map(str, range(1000)))),
+        "every number": form(" ".join(map(str, [end, *range(1000), end]))),
         "no end of text": "and so on " * (LONG // 10),
         "unclosed tags": "<answer>\\boxed{" * (LONG // 15),
         "odd characters": form("\x00\u202e\U0001f600\ufffd\u0301"),
@@ -92,7 +93,10 @@ def without_merit(
     if most_common and most_common != own:
         texts["the most common answer"] = form(most_common)
     options = list(dict.fromkeys(OPTION.findall(prompt)))
+    if own in (*options[:1], *options[-1:]):  # what a parser takes of the prompt may be its first or last option
+        del texts["the prompt"], texts["the prompt as answer"]
     if len(options) > 1:
+        options = _within(own, [option for option in options if option != own]) if own in options else options
         texts["every option"] = form(", ".join(options))
         texts["every option, one after the other"] = "\n".join(map(form, options))
     probes = {name: always(text) for text, name in {text: name for name, text in reversed(texts.items())}.items()}
@@ -100,6 +104,12 @@ def without_merit(
         probes["tools for their own sake"] = lambda turn: call_all(tools, turn)
         probes["broken tool calls"] = lambda turn: broken_calls(tools, turn)
     return probes
+
+
+def _within(own: str, others: Sequence[str]) -> list[str]:
+    """All of them, `own` neither first nor last."""
+    half = len(others) // 2
+    return [*(others[:half] or others[-1:]), own, *others[half:]]
 
 
 def always(text: str) -> Say:
