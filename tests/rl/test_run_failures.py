@@ -81,7 +81,7 @@ FLAKY = """
 
 
 @pytest.mark.parametrize("group", [4, 16])
-@pytest.mark.parametrize("rate", [0.05, 0.3])
+@pytest.mark.parametrize("rate", [0.05, 0.1, 0.3])
 def test_groups_are_trained_without_the_rollouts_that_failed(config, tmp_path: Path, rate: float, group: int) -> None:
     large = ("--batch_size", "32", "--rollouts_per_example", str(group), "--sampling.max_tokens", "2")
     outcome = outcome_of(config(*large, "--max_retries", "0", reward=FLAKY.strip().replace("RATE", str(rate))))
