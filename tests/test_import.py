@@ -1,12 +1,14 @@
 """`import whet` is light, and its names are all there."""
 
 import json
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 import whet
+from whet.inference.model_names import resolve_model
 
 HEAVY = ("torch", "datasets", "openai", "transformers", "numpy", "pydantic", "rich", "math_verify")
 
@@ -39,9 +41,16 @@ def test_reading_runs_needs_no_extra(module):
     assert modules_after(f"import whet.{module}").isdisjoint({"numpy", "torch", "transformers", "tokenizers", "PIL"})
 
 
-def test_the_embedded_engine_needs_no_model_of_transformers():
+def test_the_embedded_engine_needs_no_model_of_transformers(tmp_path):
     """Which take seconds to import, and 80 MiB with torch's compiler; families that are not whet's own need them."""
-    modules = modules_after("from whet.inference.loading import load_policy; load_policy('whet/tiny')")
+    tiny = resolve_model("whet/tiny")
+    for path in (*tiny.glob("*token*"), tiny / "chat_template.jinja"):
+        shutil.copy(path, tmp_path)
+    config = json.loads((tiny / "config.json").read_text()) | {"model_type": "llama"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    read = f"from whet.inference.loading import read_model; read_model({str(tmp_path)!r})"
+    modules = modules_after(f"{read}; import whet.inference.embedded")
+    assert "transformers" in modules
     assert modules.isdisjoint({"transformers.modeling_utils", "torch._dynamo", "sympy", "accelerate"})
 
 

@@ -206,8 +206,8 @@ def read_model(model: str, *, announce: bool = True) -> ModelFiles:
 def _config_of_tokenizer(directory: Path) -> Any:
     """What `transformers` reads of a model's config to choose the tokenizer's class, where its own file names that.
 
-    None otherwise: then it reads the config as the model's, for which it imports its models, and with them torch's
-    compiler and sympy, 80 MiB.
+    None otherwise: then it reads the config as the model's. That of some families, Llama's among them, imports what
+    models are made of, and with that torch's compiler and sympy, 80 MiB.
     """
     own, whole = (read_json(directory / name, "a model") for name in ("tokenizer_config.json", "config.json"))
     if "tokenizer_class" not in own or "auto_map" in own:

@@ -17,8 +17,8 @@
                   learner whose base is bfloat16 maps it once more. Of a packed base engine and learner have the GGUF
                   file mapped, and nothing else of it; of one in nf4 4.5 bits a parameter of layers (int8: 8), and the
                   file's own embeddings
-    processes     Python, torch and other libraries with what malloc keeps: 155 MiB of the run, 165 more with the
-                  learner in it; 125 of an engine, 255 of a learner, 32 of a worker of environments, each in a process
+    processes     Python, torch and other libraries with what malloc keeps: 235 MiB of the run, 85 more with the
+                  learner in it; 205 of an engine, 255 of a learner, 32 of a worker of environments, each in a process
                   of its own; files of libraries, which all of them share, 115; 1.4 GiB of a vLLM server on its host
     heaps         on a CPU: of the learner 1.2 x activations with an adapter on a dense base, 0.33 on one in blocks, 0.4
                   where all weights learn; of an embedded engine 3 x KV cache, 256 MiB at most. In one process engine
@@ -69,8 +69,8 @@ BYTES_QUANTISED = {"nf4": 0.5625, "int8": 1.0}
 """Of a weight, with its scale (`quantised_base.py`)."""
 PROCESSES, OTHER_RANKS = "Python and libraries", "activations of other ranks"
 ACTIVATIONS, OTHER_GROUPS = "learner: activations", "other groups of ranks"
-LIBRARIES, RUN, WITH_LEARNER, WORKER, SERVER = (mib << 20 for mib in (115, 155, 165, 32, 1434))
-ENGINE_PROCESS, LEARNER_PROCESS = 125 << 20, 255 << 20
+LIBRARIES, RUN, WITH_LEARNER, WORKER, SERVER = (mib << 20 for mib in (115, 235, 85, 32, 1434))
+ENGINE_PROCESS, LEARNER_PROCESS = 205 << 20, 255 << 20
 """Bytes of host memory after the imports: of files that all processes map, of the run, of what a learner adds to it, of
 a worker, of vLLM, and of processes for engine and learner."""
 
