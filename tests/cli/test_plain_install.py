@@ -74,6 +74,8 @@ env verify reverse-text --no-sandbox -n 1
 env generate terminal --to generated -n 4
 env list
 agent list
+cache list
+cache prune --unused-days 99999
 agent check bash
 agent install bash
 lab setup workspace

@@ -16,7 +16,9 @@ import shlex
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,6 +136,38 @@ def cache_directory(name: str = "packages") -> Path:
     return user_cache(name)
 
 
+@dataclass(frozen=True, slots=True)
+class CachedFolder:
+    """A folder of the cache, which is made again when it is needed."""
+
+    path: Path
+    mb: float  # on disk
+    unused_days: float
+
+
+def cached_folders() -> list[CachedFolder]:
+    """Sets of packages, agents and images of Harbor's tasks, and what was left of those that were not made whole."""
+    found = []
+    for name, pattern in (("agents", "*/*"), ("harbor", "*"), ("packages", "*")):
+        for path in sorted(cache_directory(name).glob(pattern)):
+            if path.is_dir() and not path.is_symlink():
+                blocks = sum(one.lstat().st_blocks for one in path.rglob("*"))
+                found.append(CachedFolder(path, blocks * 512 / 1e6, (time.time() - path.stat().st_mtime) / 86_400))
+    return found
+
+
+def prune(unused_days: float) -> list[CachedFolder]:
+    """Remove the folders that were not used for so many days; returns them. Raises ConfigError where one cannot be."""
+    old = [one for one in cached_folders() if one.unused_days >= unused_days]
+    for one in old:
+        try:  # renamed first: another process finds all of it or nothing
+            gone = Path(tempfile.mkdtemp(prefix=f".{one.path.name}.", dir=one.path.parent))
+            shutil.rmtree(one.path.rename(gone / "pruned").parent)
+        except OSError as error:
+            raise ConfigError(f"{one.path} cannot be removed from the cache: {error}.") from error
+    return old
+
+
 async def installed(requirements: Sequence[str], target: InstallTarget, cache: Path) -> Path:
     """The folder with these packages for this Python, installed now unless the cache has it.
 
@@ -166,6 +200,8 @@ async def filled(folder: Path, fill: Callable[[Path], Awaitable[None]], whose: s
     Raises ConfigError, beginning with `whose`, where the cache cannot be written to.
     """
     if folder.is_dir():
+        with suppress(OSError):  # of another user
+            os.utime(folder)  # when it was last used, for `prune`
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
