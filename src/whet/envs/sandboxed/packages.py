@@ -147,13 +147,13 @@ class CachedFolder:
 
 def cached_folders() -> list[CachedFolder]:
     """Sets of packages, agents and images of Harbor's tasks, and what was left of those that were not made whole."""
-    found = []
+    folders = []
     for name, pattern in (("agents", "*/*"), ("harbor", "*"), ("packages", "*")):
         for path in sorted(cache_directory(name).glob(pattern)):
             if path.is_dir() and not path.is_symlink():
                 blocks = sum(one.lstat().st_blocks for one in path.rglob("*"))
-                found.append(CachedFolder(path, blocks * 512 / 1e6, (time.time() - path.stat().st_mtime) / 86_400))
-    return found
+                folders.append(CachedFolder(path, blocks * 512 / 1e6, (time.time() - path.stat().st_mtime) / 86_400))
+    return folders
 
 
 def prune(unused_days: float) -> list[CachedFolder]:
