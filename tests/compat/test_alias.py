@@ -223,6 +223,40 @@ def load_environment():
         env.evaluate_sync(whet.ScriptedClient(["."]), "m")
 
 
+def test_subclasses_may_skip_arguments_of_other_tools_and_set_fields_of_a_parser(load):
+    source = """
+import verifiers as vf
+from verifiers.parsers.xml_parser import XMLParser
+
+class Fields(XMLParser):
+    def __init__(self, fields):
+        vf.Parser.__init__(self)
+        self.answer_field, self._fields = "answer", [(field, [field]) for field in fields]
+
+def look_up(name: str, store: dict) -> str:
+    return store[name]
+
+class Stores(vf.StatefulToolEnv):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.add_tool(look_up, args_to_skip=["store", "messages"])
+
+    def update_tool_args(self, tool_name, tool_args, messages, state, **kwargs):
+        return {**tool_args, "store": {"a": "1"}}
+
+def right(parser, completion, answer):
+    return float(parser.parse_answer(completion) == answer)
+
+def load_environment():
+    rubric = vf.Rubric([right], parser=Fields(["answer"]))
+    return Stores(dataset=[{"question": "?", "answer": "1"}], rubric=rubric)
+"""
+    call = {"id": "1", "name": "look_up", "arguments": '{"name": "a"}'}
+    client = whet.ScriptedClient([{"tool_calls": [call]}, "<answer>1</answer>"])
+    (output,) = load("stores", source).evaluate_sync(client, "m")["outputs"]
+    assert (output["reward"], output["completion"][1]["content"], output["error"]) == (1.0, "1", None)
+
+
 def test_an_unknown_argument_does_not_replace_a_property(load):
     source = """
 import verifiers as vf

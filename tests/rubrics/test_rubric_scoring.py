@@ -49,6 +49,16 @@ def test_a_function_with_kwargs_gets_everything():
     assert {"prompt", "completion", "answer", "info", "state", "task", "parser", "level"} <= set(seen)
 
 
+def test_functions_read_the_reward_that_a_hook_left():
+    def of_tests(state):
+        return state["reward"] or 0.0
+
+    one, other = state("wrong"), state("wrong")
+    one["reward"], other["reward"] = 0.5, None
+    group = whet.RubricGroup([Rubric([right, of_tests]), Rubric([of_tests], weights=[2.0])])
+    assert score(group, one, other) == [1.5, 0.0]
+
+
 def test_rewards_are_weighted_and_metrics_are_not():
     def length(completion):
         return len(completion[-1].content)

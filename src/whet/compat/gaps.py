@@ -42,7 +42,7 @@ GAPS: dict[tuple[str, ...], str] = {
     (
         "verifiers.envs.experimental.composable.*",
         "verifiers.envs.experimental.utils*",
-    ): "a `Harness` and a `TaskSet` of one's own: theirs install from the network, and need images",
+    ): "a `Harness` and a `TaskSet` of one's own: theirs need an image for each task, or clone repositories",
     (
         "verifiers.CLIHarness",
         "verifiers.MiniSWEAgent",
@@ -82,7 +82,12 @@ GAPS: dict[tuple[str, ...], str] = {
     ): "`load_environment`, which reads typed configs",
     ("verifiers.utils.error_utils.*",): "`error_info`, and the errors themselves",
     ("verifiers.utils.logging_utils.*",): "the standard `logging`",
-    ("verifiers.utils.save_utils.*",): "`save_results=True` and what `evaluate` returns",
+    (
+        "verifiers.utils.metric_utils",
+        "verifiers.utils.path_utils.*",
+        "verifiers.utils.save_utils",
+        "verifiers.utils.usage_utils",
+    ): "`save_results=True` and what `evaluate` returns",
     ("verifiers.utils.thread_utils",): "`asyncio.to_thread`; rollouts share one event loop",
     (
         "verifiers.utils.display_utils",

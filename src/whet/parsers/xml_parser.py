@@ -39,7 +39,6 @@ class XMLParser(Parser):
             if names[0] in self.get_fields():
                 raise ValueError(f"XMLParser has the field {names[0]!r} twice")
             self._fields.append((names[0], names))
-        self._tags = [name for _, names in self._fields for name in names]
 
     def parse(self, text: str, strip: bool = True, last: bool = False) -> Any:
         """A namespace with one attribute per tag: its text, stripped, or None where it is missing.
@@ -47,7 +46,8 @@ class XMLParser(Parser):
         The first occurrence of a tag counts, or the last one where `last`. `strip` is accepted for environments written
         for 0.1, where it changes nothing either.
         """
-        return SimpleNamespace(**{tag: _inside(text, tag, last) for tag in self._tags})
+        tags = [name for _, names in self._fields for name in names]  # subclasses of packages set `_fields` themselves
+        return SimpleNamespace(**{tag: _inside(text, tag, last) for tag in tags})
 
     def parse_answer(self, completion: Messages | str) -> str | None:
         """The answer field of the last assistant message that has one."""

@@ -164,21 +164,21 @@ class Rubric:
             await self.dummy_score_rollout(state)
 
     async def add_scores(self, states: list[State]) -> None:
-        """Set reward and metrics, function by function; the rollouts of the group concurrently."""
+        """Set reward and metrics, function by function; the rollouts of the group concurrently.
+
+        Functions read in `state["reward"]` what the environment left there, such as a hook that ran tests.
+        """
+        earned = {id(state): 0.0 for state in states}
         for state in states:
-            state["reward"] = None if state.get("error") is not None else 0.0
             state["metrics"] = {}
         for func, weight, spec in self._scoring():
             live = [state for state in states if state.get("error") is None]
             if not live:
                 break
-            if self._is_group_func(func):
-                await self._score_together(func, spec, weight, live)
-            else:
-                await self._score_each(func, spec, weight, live)
+            for state, number in zip(live, await self._numbers(func, spec, live), strict=True):
+                earned[id(state)] += weight * number
         for state in states:
-            if state.get("error") is not None:
-                state["reward"] = None
+            state["reward"] = None if state.get("error") is not None else earned[id(state)]
 
     async def cleanup(self, state: State) -> None:
         """Run the `@cleanup` handlers of this rubric, after the rollout has been scored; all, also where one raises."""
@@ -195,7 +195,12 @@ class Rubric:
         """Run the `@teardown` handlers of this rubric."""
         await call_all(self._teardown_handlers)
 
-    async def _score_each(self, func: RewardFunc, spec: CallSpec, weight: float, states: list[State]) -> None:
+    async def _numbers(self, func: RewardFunc, spec: CallSpec, states: list[State]) -> list[float]:
+        """What a function returns for each rollout, which become metrics; 0 where a rollout is errored by it."""
+        values = await (self._score_together if self._is_group_func(func) else self._score_each)(func, spec, states)
+        return [_record(state, func, spec.name, value) for state, value in zip(states, values, strict=True)]
+
+    async def _score_each(self, func: RewardFunc, spec: CallSpec, states: list[State]) -> list[Any]:
         values: list[Any] = []
         for state in states:
             try:
@@ -210,10 +215,9 @@ class Rubric:
             answers = await asyncio.gather(*(values[index] for index in waiting), return_exceptions=True)
             for index, answer in zip(waiting, answers, strict=True):
                 values[index] = answer
-        for state, value in zip(states, values, strict=True):
-            _add_score(state, func, spec.name, value, weight)
+        return values
 
-    async def _score_together(self, func: RewardFunc, spec: CallSpec, weight: float, states: list[State]) -> None:
+    async def _score_together(self, func: RewardFunc, spec: CallSpec, states: list[State]) -> list[Any]:
         try:
             values = await resolve(func(**spec.select(self._group_objects(states))))
             if isinstance(values, str | Mapping) or not hasattr(values, "__len__") or len(values) != len(states):
@@ -224,9 +228,8 @@ class Rubric:
         except WhetError:
             raise
         except Exception as error:
-            values = [error] * len(states)
-        for state, value in zip(states, values, strict=True):
-            _add_score(state, func, spec.name, value, weight)
+            return [error] * len(states)
+        return list(values)
 
     def _arguments(self, spec: CallSpec, state: State) -> dict[str, Any]:
         if spec.takes_all:
@@ -344,28 +347,27 @@ def mark_unscored(states: Sequence[State], what: str, error: Exception) -> None:
             state["error"] = wrapped
 
 
-def _add_score(state: State, func: RewardFunc, name: str, value: Any, weight: float) -> None:
+def _record(state: State, func: RewardFunc, name: str, value: Any) -> float:
     if isinstance(value, SandboxFileError) or (state.get("sandbox_failure") and isinstance(value, Exception)):
         value = value if isinstance(value, WhetError) else 0.0  # what cannot be computed is not earned
     if isinstance(value, BaseException):
         if isinstance(value, WhetError) or not isinstance(value, Exception):
             raise value
-        if isinstance(value, RewardError):
-            error = value
-        else:
-            error = RewardError(f"reward function '{name}'{package_of(func)} raised {describe(value, func)}")
-            error.__cause__ = value
-        state["error"] = error
-        return
+        if not isinstance(value, RewardError):
+            cause = value
+            value = RewardError(f"reward function '{name}'{package_of(func)} raised {describe(cause, func)}")
+            value.__cause__ = cause
+        state["error"] = value
+        return 0.0
     number = _as_number(value)
     if number is None or abs(number) > LARGEST:
         problem = "not a finite number" if number is None else f"above {LARGEST:g}, the largest that a reward may be"
         state["error"] = RewardError(
             f"reward function '{name}'{package_of(func)} returned {_short(value)}, which is {problem}"
         )
-        return
-    state["reward"] += number * weight
+        return 0.0
     state["metrics"][name] = number
+    return number
 
 
 async def _judge(state: State, value: Awaitable[Any]) -> Any:
@@ -376,10 +378,8 @@ async def _judge(state: State, value: Awaitable[Any]) -> Any:
 
 def _as_number(value: Any) -> float | None:
     """`value` as a finite float, else None. Numpy and torch scalars are numbers, strings are not."""
-    if isinstance(value, str | bytes) or value is None:
-        return None
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None

@@ -126,6 +126,7 @@ class _Total:
 
     def __init__(self, states: list[State]) -> None:
         self.states = states
+        self.before = [state.get("reward") for state in states]
         self.rewards = [0.0] * len(states)
         self.metrics: list[dict[str, float]] = [{} for _ in states]
 
@@ -133,6 +134,7 @@ class _Total:
         """Add the scores of a rubric; `names` are the group's for its metrics."""
         for index, state in enumerate(self.states):
             self.rewards[index] += state.get("reward") or 0.0
+            state["reward"] = self.before[index]  # which functions of the next rubric may read
             metrics = self.metrics[index]
             for own, value in (state.get("metrics") or {}).items():
                 name = names.get(own, own)

@@ -65,8 +65,8 @@ class SignalRubric(Rubric):
         for func, weight, spec in self._scoring():
             live = _live(states)
             if self._is_group_func(func) is groups and live:
-                score = self._score_together if groups else self._score_each
-                await score(func, spec, weight, live)
+                for state, number in zip(live, await self._numbers(func, spec, live), strict=True):
+                    state["reward"] += weight * number
 
     def _is_group_func(self, func: Any) -> bool:
         return func in self.of_groups if func in self.funcs else super()._is_group_func(func)

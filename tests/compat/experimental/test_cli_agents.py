@@ -120,6 +120,44 @@ def test_steps_of_helpers_are_left_out_by_their_headers(composed):
     assert [step["completion"][0]["content"] for step in row["trajectory"]] == ["42", "42"]
 
 
+@pytest.mark.parametrize(("answer", "reward"), [("$6 \\\\cdot 7$", 1.0), ("43", 0.0)])
+def test_agent_of_a_checkout_answers_a_math_taskset(agent, tmp_path, monkeypatch, answer, reward):
+    import datasets
+    from verifiers.envs.experimental.composable import ComposableEnv
+    from verifiers.envs.experimental.composable.harnesses.rlm import rlm_harness
+    from verifiers.envs.experimental.composable.tasksets.math import MathTaskSet
+
+    meta = """import json, os
+os.makedirs(".rlm/sessions/1")
+json.dump({"metrics": {"turns": int(os.environ["RLM_MAX_TURNS"])}}, open(".rlm/sessions/1/meta.json", "w"))
+"""
+    program = agent.replace("open(sys.argv[1]).read()", "sys.argv[1]").replace("X-Depth", "X-RLM-Depth") + meta
+    (tmp_path / "rlm").write_text(f"#!/usr/bin/env python3\n{program}")
+    install = 'mkdir -p ~/.local/bin && install -m 755 "$RLM_CHECKOUT_PATH/rlm" ~/.local/bin\n'
+    (tmp_path / "install.sh").write_text(install)
+    rows = [{"question": "6 * 7 = ?", "answer": "42", "level": 0.5}, {"question": "1 = ?", "answer": "1", "level": 1.0}]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: datasets.Dataset.from_list(rows))
+    tasks = MathTaskSet("sums", difficulty_key="level", max_avg_reward=0.9, use_judge_fallback=False)
+    harness = rlm_harness("/app", local_checkout=tmp_path, rlm_max_turns=3, summarize_at_tokens=(5, 9))
+    env = ComposableEnv(tasks, harness, keep_sandbox_for_scoring=True)
+    row = played(
+        env, lambda prompt: "ok" if "helper" in prompt[-1]["content"] else answer, state_columns=["trajectory"]
+    )
+    assert (row["error"], row["reward"], row["metrics"]["rlm_turns"]) == (None, reward, 3.0)
+    prompts = [step["prompt"][-1]["content"] for step in row["trajectory"]]
+    assert prompts == [tasks.get_instruction({"question": "6 * 7 = ?"}), "Are you sure?"]
+    assert len(env.taskset.dataset) == 1
+
+
+def test_agent_without_a_checkout_is_refused(agent):
+    from verifiers.envs.experimental.composable.harnesses import rlm_harness
+
+    with pytest.raises(whet.WhetError, match="local_checkout"):
+        rlm_harness().get_upload_dirs()
+    with pytest.raises(whet.WhetError, match="summarize_at_tokens"):
+        rlm_harness(summarize_at_tokens=[9, 5])
+
+
 @pytest.mark.parametrize(("answer", "reward"), [("42", 1.0), ("43", 0.0)])
 def test_harbor_tasks_are_graded_by_their_tests(agent, tmp_path, answer, reward):
     from verifiers.envs.experimental.harbor_env import HarborEnv

@@ -51,3 +51,36 @@ def test_opencode_attempts_a_task(template, agent_installed):
     (row,) = env.evaluate_sync(whet.ScriptedClient(answer), "policy", state_columns=["agent_logs"])["outputs"]
     assert (row["error"], row["reward"], row["stop_condition"]) == (None, 1.0, "agent_completed"), row["agent_logs"]
     assert (row["metrics"]["bash_calls"], row["metrics"]["num_turns"]) == (1.0, 2.0)
+
+
+@pytest.mark.parts
+@pytest.mark.timeout(900)
+def test_opencode_attempts_a_task_of_a_taskset(agent_installed):
+    agent_installed("opencode")
+    from verifiers.envs.experimental.composable import ComposableEnv, SandboxSpec, SandboxTaskSet
+    from verifiers.envs.experimental.composable.harnesses.opencode import opencode_harness
+    from verifiers.rubrics.experimental.hybrid_math_rubric import RemoteHybridMathRubric
+
+    class Sums(SandboxTaskSet):
+        def get_instruction(self, info):
+            return info["sum"]
+
+        def get_sandbox_spec(self, info):
+            return SandboxSpec()
+
+        def get_rubric(self):
+            return RemoteHybridMathRubric()
+
+    def answer(prompt, tools):
+        if any(message["role"] == "tool" for message in prompt):
+            return "It is written."
+        assert ("Be short." in str(prompt[0]["content"]), "6 times 7" in str(prompt[-1]["content"])) == (True, True)
+        assert "task" not in {tool["name"] for tool in tools}
+        arguments = {"command": "echo 42 > answer.txt", "description": "Writes the file"}
+        return AssistantMessage(content="", tool_calls=[ToolCall("c1", "bash", json.dumps(arguments))])
+
+    tasks = Sums([{"info": {"sum": "What is 6 times 7? Into answer.txt."}, "answer": "42"}], name="sums")
+    harness = opencode_harness(task_system_prompt="Be short.", disabled_tools=["question", "task"])
+    env = ComposableEnv(tasks, harness, keep_sandbox_for_scoring=True, timeout_seconds=300)
+    (row,) = env.evaluate_sync(whet.ScriptedClient(answer), "policy", state_columns=["agent_logs"])["outputs"]
+    assert (row["error"], row["reward"], row["stop_condition"]) == (None, 1.0, "agent_completed"), row["agent_logs"]

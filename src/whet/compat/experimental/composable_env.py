@@ -24,6 +24,9 @@ from whet.decorators import cleanup
 from whet.envs.tool_env import ToolMonitorRubric
 from whet.errors import ConfigError, SandboxError
 from whet.rubrics.rubric import Rubric
+from whet.tasksets.agents.installed import agent_folder
+from whet.tasksets.agents.presets import find_agent
+from whet.tasksets.agents.program import INSIDE
 from whet.types import State, TrajectoryStep
 
 LEFT_OUT = (".git", ".venv", "venv", "__pycache__", ".*_cache", ".uv-cache", ".tox", "node_modules", "*.py[co]")
@@ -54,6 +57,7 @@ class ComposableHarness:
     post_install_uploads: dict[str, str] | None = None
     post_install_script: str | None = None
     keep_trajectory_step: Callable[[TrajectoryStep, State, Any], bool] | None = None
+    agent: str | None = None  # of `whet agent list`, not of 0.1.14: shown in the sandbox, installed if need be
 
     def get_effective_upload_dir_mapping(self) -> dict[str, str] | None:
         skills = {"skills": self.skills_path} if self.skills_path else {}
@@ -107,8 +111,17 @@ class ComposableEnv(CliAgentEnv):
         folders = [*(harness.get_effective_upload_dir_mapping() or {}).values(), workdir]
         return [*super().writable_folders(state), *(path.rpartition("/")[0] for path in files), *folders]
 
+    async def read_only_folders(self, state: State) -> dict[str, str]:
+        """The agent of `whet agent list`, where the harness names one."""
+        folders = await super().read_only_folders(state)
+        if self.harness.agent is None:
+            return folders
+        preset = find_agent(self.harness.agent)
+        return {**folders, INSIDE: str(await agent_folder(preset, preset.version, self.sandbox_client))}
+
     async def build_env_vars(self, state: State) -> dict[str, str]:
-        variables = await super().build_env_vars(state)
+        of_agent = find_agent(self.harness.agent).env if self.harness.agent else {}
+        variables = {**of_agent, **await super().build_env_vars(state)}
         of_harness = self.harness.environment_vars(state) if self.harness.environment_vars else {}
         for whose, more in (("Harness.environment_vars", of_harness), ("get_env_vars", self.taskset.get_env_vars())):
             taken = (self.PROTECTED_ENV_VARS | {"AGENT_WORKDIR"}) & more.keys()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
@@ -181,26 +181,9 @@ class OpenCodeEnv(CliAgentEnv):
         disable_compaction: bool = True,
         enable_interleaved: bool = True,
     ) -> str:
-        """OpenCode's configuration (https://opencode.ai/config.json), in which the shell replaces variables."""
-        model: dict[str, Any] = {
-            "name": "${OPENAI_MODEL##*/}",
-            "modalities": {"input": ["text", "image"], "output": ["text"]},
-            "interleaved": {"field": "reasoning_content"} if enable_interleaved else False,
-        }
-        options = {"baseURL": "$OPENAI_BASE_URL", "apiKey": "$OPENAI_API_KEY", "timeout": self.provider_timeout_ms}
-        provider = {"npm": "@ai-sdk/openai-compatible", "name": "${OPENAI_MODEL%%/*}", "options": options}
-        config: dict[str, Any] = {
-            "${SCHEMA_DOLLAR}schema": "https://opencode.ai/config.json",
-            "provider": {"${OPENAI_MODEL%%/*}": {**provider, "models": {"${OPENAI_MODEL##*/}": model}}},
-            "model": "$OPENAI_MODEL",
-            "autoupdate": False,
-            "share": "disabled",
-        }
-        build: dict[str, Any] = {"prompt": f"{{file:{system_prompt_path}}}"} if system_prompt_path else {}
-        build |= {"tools": dict.fromkeys(disabled_tools, False)} if disabled_tools else {}
-        config |= {"compaction": {"auto": False, "prune": False}} if disable_compaction else {}
-        config["agent"] = {"title": {"disable": True}, **({"build": build} if build else {})}
-        return json.dumps(config, indent=2)
+        """OpenCode's configuration, in which the shell replaces variables."""
+        timeout = self.provider_timeout_ms
+        return opencode_config(disabled_tools, system_prompt_path, disable_compaction, enable_interleaved, timeout)
 
     def build_run_command(
         self,
@@ -229,6 +212,35 @@ class OpenCodeEnv(CliAgentEnv):
             )
         except (KeyError, IndexError, ValueError) as error:
             raise ConfigError(f"run_command_template names a field that there is not: {error}.") from error
+
+
+def opencode_config(
+    disabled_tools: Sequence[str] | None,
+    system_prompt_path: str | None,
+    disable_compaction: bool,
+    enable_interleaved: bool,
+    provider_timeout_ms: int,
+) -> str:
+    """OpenCode's configuration (https://opencode.ai/config.json), in which the shell replaces variables."""
+    model: dict[str, Any] = {
+        "name": "${OPENAI_MODEL##*/}",
+        "modalities": {"input": ["text", "image"], "output": ["text"]},
+        "interleaved": {"field": "reasoning_content"} if enable_interleaved else False,
+    }
+    options = {"baseURL": "$OPENAI_BASE_URL", "apiKey": "$OPENAI_API_KEY", "timeout": provider_timeout_ms}
+    provider = {"npm": "@ai-sdk/openai-compatible", "name": "${OPENAI_MODEL%%/*}", "options": options}
+    config: dict[str, Any] = {
+        "${SCHEMA_DOLLAR}schema": "https://opencode.ai/config.json",
+        "provider": {"${OPENAI_MODEL%%/*}": {**provider, "models": {"${OPENAI_MODEL##*/}": model}}},
+        "model": "$OPENAI_MODEL",
+        "autoupdate": False,
+        "share": "disabled",
+    }
+    build: dict[str, Any] = {"prompt": f"{{file:{system_prompt_path}}}"} if system_prompt_path else {}
+    build |= {"tools": dict.fromkeys(disabled_tools, False)} if disabled_tools else {}
+    config |= {"compaction": {"auto": False, "prune": False}} if disable_compaction else {}
+    config["agent"] = {"title": {"disable": True}, **({"build": build} if build else {})}
+    return json.dumps(config, indent=2)
 
 
 def _as_sent(call: Any) -> dict[str, Any]:
