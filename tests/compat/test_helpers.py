@@ -4,7 +4,10 @@ import inspect
 import itertools
 import json
 import logging
+import math
+import os
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ import pytest
 import whet
 from whet.clients.config import ClientConfig, EndpointConfig
 from whet.clients.usage import context_tokens
-from whet.compat import clients, messages, names
+from whet.compat import clients, messages, metrics, names, results
 from whet.errors import DatasetError
 from whet.rollouts.generate import GenerateOutputsBuilder
 from whet.types import Response, ResponseMessage, Usage
@@ -160,9 +163,49 @@ def response(prompt, completion):
     return Response(id="1", created=0, model="m", usage=usage, message=message)
 
 
+def test_a_usage_tracker_has_nothing_until_usage_is_reported():
+    tracker = metrics.StateUsageTracker()
+    tracker.increment(0, 0, mark_seen=False)
+    assert tracker.snapshot() is None
+    tracker.increment_from_response(response(10, 5))
+    tracker.increment(1)
+    assert tracker.snapshot() == dict(tracker.usage) == {"input_tokens": 11.0, "output_tokens": 5.0}
+    with pytest.raises(TypeError):
+        tracker.usage["input_tokens"] = 0
+    with pytest.raises(ValueError, match="negative"):
+        tracker.increment(-1)
+
+
 def test_tokens_of_a_context_are_those_written_and_all_others():
     steps = [{"response": response(100, 20)}, {"response": response(150, 25)}, {"response": None}]
     assert context_tokens(steps) == {"final_output_tokens": 45, "final_input_tokens": 130}
+
+
+def test_metrics_are_means_over_the_rows_that_have_the_value():
+    rows = [
+        {"reward": 1.0, "metrics": {"a": 1, "b": 2, "note": "x"}, "token_usage": {"input_tokens": 4.0}},
+        {"reward": None, "error": {"error": "E"}, "metrics": {"a": 0}},
+    ]
+    kinds = [metrics.RewardMetric, metrics.ErrorRateMetric, metrics.InputTokensMetric, metrics.OutputTokensMetric]
+    for kind, expected, count in zip(kinds, [0.5, 0.5, 4.0, 0.0], [2, 2, 1, 0], strict=True):
+        metric = kind()
+        metric.add_outputs(rows)
+        assert isinstance(metric, metrics.Metric)
+        assert (metric.compute(), metric.count) == (expected, count)
+        metric.reset()
+        assert (metric.compute(), metric.count) == (0.0, 0)
+    env_metrics = metrics.EnvMetrics()
+    env_metrics.add_outputs(rows)
+    assert env_metrics.compute() == {"a": 0.5, "b": 2.0}
+
+
+def test_pass_at_k_counts_tasks_whose_attempts_are_all_there():
+    metric = metrics.PassAtKMetric(4)
+    metric.add_outputs([{"example_id": 0, "reward": reward} for reward in (1, 1, 0, None)])
+    metric.add_outputs([{"example_id": 1, "reward": 0.0}])
+    at_k, all_k = metric.compute()
+    assert math.isclose(at_k["2"], 1 - 1 / 6)
+    assert math.isclose(all_k["2"], 1 / 6)
 
 
 def test_parts_of_messages_become_plain_data_for_rows():
@@ -241,10 +284,66 @@ def test_keys_and_headers_are_in_no_metadata(tmp_path):
     assert "a-secret" not in repr(metadata)
     assert (metadata["env_args"]["level"], metadata["sampling_args"]["n"]) == (2, 1)
     assert made.env_args == args  # what the caller gave is left as it is
+    results.save_metadata({**metadata, "env_args": args, "sampling_args": sampling}, tmp_path)
+    assert "a-secret" not in (tmp_path / "metadata.json").read_text()
+
+
+def test_rows_that_are_saved_are_read_back_without_a_torn_line(tmp_path):
+    results.save_outputs([row(0, 1.0)], tmp_path)
+    with open(tmp_path / "results.jsonl", "a") as file:
+        file.write('{"example_id": 1')
+    results.save_new_outputs([row(2, 0.5)], tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [line["example_id"] for line in lines] == [0, 2]
+
+
+def test_other_settings_than_those_of_saved_results_are_refused(tmp_path):
+    made = builder(tmp_path)
+    made.add_outputs([row(0, 1.0)])
+    results.save_metadata(made.build_metadata(), tmp_path)
+    same = {"results_path": tmp_path, "env_id": "e", "model": "m", "num_examples": 3, "rollouts_per_example": 2}
+    results.validate_resume_metadata(**same)
+    for name, other in (("env_id", "f"), ("rollouts_per_example", 1), ("num_examples", 0)):
+        with pytest.raises(whet.WhetError, match=f"metadata mismatch: {name}"):
+            results.validate_resume_metadata(**{**same, name: other})
+
+
+def test_values_for_json_are_plain():
+    values = [date(2025, 1, 2), Path("a/b"), ValueError("x"), ClientConfig(), {1}]
+    assert json.loads(json.dumps(values[:3], default=results.make_serializable)) == [
+        "2025-01-02",
+        "a/b",
+        "ValueError('x')",
+    ]
+    assert [results.is_json_serializable(value) for value in values] == [True, True, True, True, False]
+
+
+def test_the_newest_evaluation_that_is_not_complete_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    metadata = {"env_id": "e", "model": "o/m", "num_examples": 2, "rollouts_per_example": 1}
+    for index, rows in enumerate([1, 1, 2]):
+        run = results.get_eval_runs_dir("e", "o/m") / str(index)
+        run.mkdir(parents=True)
+        (run / "metadata.json").write_text(json.dumps(metadata))
+        (run / "results.jsonl").write_text('{"example_id": 0}\n' * rows + '{"torn')
+        os.utime(run, (index, index))
+    found = results.find_latest_incomplete_eval_results_path("e", "o/m", 2, 1)
+    assert found is not None
+    assert found.name == "1"
+    assert results.find_latest_incomplete_eval_results_path("e", "o/m", 1, 1) is None
+    assert results.find_latest_incomplete_eval_results_path("e", "other", 2, 1) is None
+
+
+def test_results_of_a_local_environment_are_stored_in_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert results.get_eval_runs_dir("my-env", "m") == Path("outputs/evals/my-env--m")
+    Path("environments/my_env").mkdir(parents=True)
+    path = results.get_gepa_results_path("my-env", "a/b")
+    assert path.parent == Path("environments/my_env/outputs/gepa/my-env--a--b")
 
 
 def test_a_temporary_file_holds_what_it_is_given():
-    path = Path(names.write_temp_file("ä", suffix=".py"))
+    path = Path(results.write_temp_file("ä", suffix=".py"))
     try:
         assert (path.read_text(encoding="utf-8"), path.suffix) == ("ä", ".py")
     finally:
@@ -267,3 +366,8 @@ def test_mistakes_are_caught_as_the_value_errors_they_are_in_0_1():
         with pytest.raises(ValueError, match=r"must be provided|requires at least one|must have at least one"):
             make()
     assert issubclass(DatasetError, ValueError)
+
+
+def test_a_row_is_made_of_a_state_that_is_written_by_hand():
+    state = whet.State(prompt="q", completion=None, timing=whet.RolloutTiming(), tool_defs=None, reward=0.0)
+    assert results.states_to_outputs([state])[0]["tool_defs"] == []

@@ -40,11 +40,7 @@ _COMPOSABLE = (
     f"{_AGENTS}.composable_env:ComposableEnv",
     f"{_AGENTS}.composable_tasks:SandboxSpec,SandboxTaskSet,TaskSet,discover_sibling_dir",
 )
-_COMPOSABLE_ROOT = "verifiers.envs.experimental.composable"
-_HARNESSES = (
-    f"{_AGENTS}.composable_harnesses:DEFAULT_DISABLED_TOOLS,DEFAULT_RLM_EXEC_TIMEOUT,DEFAULT_RLM_MAX_TURNS,"
-    "DEFAULT_RLM_REPO_URL,DEFAULT_SYSTEM_PROMPT,opencode_harness,rlm_harness",
-)
+_COMPOSED = "verifiers.envs.experimental.composable"
 _HOSTED_SANDBOXES = "prime_sandboxes"
 _HOSTED_ERRORS = (
     "APIError,DownloadTimeoutError,SandboxFileNotFoundError,SandboxImagePullError,SandboxNotRunningError,SandboxOOMError,"
@@ -93,18 +89,15 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "verifiers.envs.experimental.mcp_env": ("whet.envs.mcp_env",),
     "verifiers.envs.experimental.cli_agent_env": (_CLI_AGENTS,),
     "verifiers.envs.experimental.harbor_env": (),
-    "verifiers.envs.experimental.opencode_env": (
-        f"{_AGENTS}.opencode_env:DEFAULT_RUN_COMMAND_TEMPLATE,DEFAULT_SYSTEM_PROMPT,OPENCODE_TOOLS,OpenCodeEnv,"
-        "OpenCodeMonitorRubric",
-    ),
+    "verifiers.envs.experimental.opencode_env": (f"{_AGENTS}.opencode_env",),
     "verifiers.envs.experimental.opencode_qa_env": (f"{_AGENTS}.opencode_env:OpenCodeQAEnv",),
     "verifiers.envs.experimental.rlm_env": (f"{_AGENTS}.rlm_env:RLMEnv", f"{_AGENTS}.rlm_metrics:RLMMonitorRubric"),
     "verifiers.envs.experimental.composable": _COMPOSABLE,
     "verifiers.envs.experimental.composable.composable_env": _COMPOSABLE[:1],
     "verifiers.envs.experimental.composable.harness": (),
     "verifiers.envs.experimental.composable.task": _COMPOSABLE[1:],
-    **{f"{_COMPOSABLE_ROOT}.harnesses{module}": _HARNESSES for module in ("", ".opencode", ".rlm")},
-    **{f"{_COMPOSABLE_ROOT}.tasksets{module}": (f"{_AGENTS}.math_tasks:MathTaskSet",) for module in ("", ".math")},
+    **{f"{_COMPOSED}.harnesses{one}": (f"{_AGENTS}.composable_harnesses",) for one in ("", ".opencode", ".rlm")},
+    **{f"{_COMPOSED}.tasksets{one}": (f"{_AGENTS}.math_tasks:MathTaskSet",) for one in ("", ".math")},
     "verifiers.envs.integrations": (),
     "verifiers.envs.integrations.reasoninggym_env": ("whet.integrations.reasoning_gym_env",),
     "verifiers.envs.integrations.textarena_env": ("whet.integrations.textarena_env",),
@@ -115,8 +108,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "verifiers.rubrics.judge_rubric": ("whet.rubrics.judge_rubric",),
     "verifiers.rubrics.experimental": (),
     "verifiers.rubrics.experimental.hybrid_math_rubric": (
-        f"{_HERE}.hybrid_math_rubric:HybridMathRubric,DEFAULT_JUDGE_PROMPT",
-        f"{_AGENTS}.math_tasks:RemoteHybridMathRubric",
+        f"{_HERE}.hybrid_math_rubric:DEFAULT_JUDGE_PROMPT,HybridMathRubric,RemoteHybridMathRubric",
     ),
     "verifiers.rubrics.tool_rubric": (f"{_HERE}.names:ToolRubric",),
     "verifiers.parsers": (),
@@ -173,12 +165,26 @@ _MODULES: dict[str, tuple[str, ...]] = {
         f"{_HERE}.names:JsonFormatter,print_size,print_time,quiet_verifiers,truncate",
     ),
     "verifiers.utils.message_utils": ("whet.messages:normalize_messages", f"{_HERE}.messages"),
-    "verifiers.utils.path_utils": (f"{_HERE}.names:write_temp_file",),
+    "verifiers.utils.metric_utils": (f"{_HERE}.metrics",),
+    "verifiers.utils.path_utils": (
+        f"{_HERE}.results:find_latest_incomplete_eval_results_path,get_eval_results_path,get_eval_runs_dir,"
+        "get_gepa_results_path,get_results_path,is_valid_eval_results_path,write_temp_file",
+    ),
     "verifiers.utils.response_utils": (
         f"{_HERE}.names:parse_response_message,parse_response_messages,parse_response_tokens",
     ),
+    "verifiers.utils.save_utils": (
+        "whet.rollouts.generate:GenerateOutputsBuilder",
+        "whet.rollouts.results:state_to_output",
+        "whet.rollouts.row_log:load_outputs",
+        f"{_HERE}.metrics:extract_usage_tokens",
+        f"{_HERE}.results:get_hf_hub_dataset_name,is_json_serializable,make_dataset,make_serializable,"
+        "push_results_to_hf_hub,sanitize_metadata,save_metadata,save_new_outputs,save_outputs,states_to_outputs,"
+        "validate_resume_metadata",
+    ),
     "verifiers.utils.threaded_sandbox_client": (f"{_HERE}.hosted_sandboxes:ThreadedAsyncSandboxClient",),
     "verifiers.utils.tool_utils": (f"{_HERE}.names:VALID_TOOL_CONTENT_PART_TYPES,is_valid_tool_content_parts",),
+    "verifiers.utils.usage_utils": (f"{_HERE}.metrics:StateUsageTracker,extract_usage_tokens",),
     "verifiers.v1.utils": (),
     "verifiers.v1.utils.endpoint_utils": (f"{_HERE}.names:assistant_completion_from_messages",),
     "verifiers.v1.utils.json_utils": (f"{_HERE}.names:json_args",),
@@ -197,6 +203,7 @@ _RENAMED = {
         for module in ("", ".composable", f".composable.{name.lower()}")
     },
     (_HOSTED_SANDBOXES, "SandboxClient"): f"{_HERE}.hosted_sandboxes:BlockingSandboxClient",
+    ("verifiers.utils.usage_utils", "compute_context_token_metrics"): "whet.clients.usage:context_tokens",
     ("verifiers", "EndpointClientConfig"): "whet.clients.config:EndpointConfig",
     ("verifiers.types", "EndpointClientConfig"): "whet.clients.config:EndpointConfig",
     ("verifiers.envs.env_group", "ENV_GROUP_INFO_KEY"): "whet.envs.env_group:ROUTE_KEY",

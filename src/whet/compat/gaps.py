@@ -82,12 +82,7 @@ GAPS: dict[tuple[str, ...], str] = {
     ): "`load_environment`, which reads typed configs",
     ("verifiers.utils.error_utils.*",): "`error_info`, and the errors themselves",
     ("verifiers.utils.logging_utils.*",): "the standard `logging`",
-    (
-        "verifiers.utils.metric_utils",
-        "verifiers.utils.path_utils.*",
-        "verifiers.utils.save_utils",
-        "verifiers.utils.usage_utils",
-    ): "`save_results=True` and what `evaluate` returns",
+    ("verifiers.utils.save_utils.*",): "`save_results=True` and what `evaluate` returns",
     ("verifiers.utils.thread_utils",): "`asyncio.to_thread`; rollouts share one event loop",
     (
         "verifiers.utils.display_utils",

@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -25,7 +26,11 @@ class AdvancedConfigs(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-Sandbox = SandboxHandle
+@dataclass(frozen=True, slots=True)
+class Sandbox(SandboxHandle):
+    """A sandbox that is there."""
+
+    status: str = "RUNNING"
 
 
 class APIError(Exception):
@@ -86,6 +91,11 @@ class AsyncSandboxClient(SandboxClient):
 
     def __init__(self, api_key: str | None = None, output_bytes: int = MIB, **settings: Any) -> None:
         super().__init__(output_bytes=output_bytes)
+
+    async def get(self, sandbox_id: str) -> Sandbox:
+        """Wait until the sandbox is there. Raises `SandboxError` where it could not be made, or is gone."""
+        await self.wait_for_creation(sandbox_id)
+        return Sandbox(sandbox_id, sandbox_id)
 
     async def aclose(self) -> None:
         await self.close()

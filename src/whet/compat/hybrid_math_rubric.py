@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from whet.decorators import cleanup
 from whet.parsers.parser import Parser, extract_boxed_answer
 from whet.rubrics.judge_rubric import JudgeRubric
 from whet.rubrics.math_rubric import MathRubric
-from whet.types import Messages, State
+from whet.types import AssistantMessage, Messages, State
 
+ANSWER_PATH = "/app/answer.txt"
 DEFAULT_JUDGE_PROMPT = """\
 Compare the final answer of a response with a reference answer. The reference is right. Do not solve the question
 yourself, and look at the final answer alone, not at how it was found.
@@ -122,3 +124,30 @@ class _NoJudge:
 
     def __repr__(self) -> str:
         return "no judge: use_judge_fallback is False"
+
+
+class RemoteHybridMathRubric(HybridMathRubric):
+    """Scores what an agent wrote into a file of its sandbox; the comparison runs outside of the sandbox."""
+
+    def __init__(self, answer_path: str = ANSWER_PATH, **kwargs: Any) -> None:
+        """Make a rubric of a `ComposableEnv` with `keep_sandbox_for_scoring=True`; kwargs: see `HybridMathRubric`."""
+        super().__init__(**kwargs)
+        self.answer_path = answer_path
+
+    async def _written(self, state: State) -> Messages:
+        """The answer, as the completion that the comparisons read."""
+        answer = await state["sandbox_client"].read_file(state["sandbox_id"], self.answer_path)
+        return [AssistantMessage(content=answer.content.strip())]
+
+    async def math_verify_score(self, completion: Messages, answer: Any, state: State, **kwargs: Any) -> float:
+        return await super().math_verify_score(await self._written(state), answer, state)
+
+    async def judge_score(
+        self, prompt: Messages, completion: Messages, answer: Any, state: State, **kwargs: Any
+    ) -> float:
+        return await super().judge_score(prompt, await self._written(state), answer, state)
+
+    @cleanup
+    async def cleanup_sandbox(self, state: State) -> None:
+        if state.get("sandbox_id"):
+            await state["sandbox_client"].delete(state["sandbox_id"])

@@ -8,7 +8,6 @@ import inspect
 import json
 import logging
 import math
-import tempfile
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -272,13 +271,6 @@ async def parse_response_messages(response: Response, message_type: str = "chat"
 async def parse_response_tokens(response: Response, max_seq_len: int | None = None) -> TrajectoryStepTokens | None:
     """The tokens of a turn, cut to `max_seq_len`; None where the client gave none."""
     return step_tokens(response, max_seq_len)
-
-
-def write_temp_file(content: str, suffix: str = ".txt") -> str:
-    """The path of a new temporary file with this content; the caller deletes it."""
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=suffix, delete=False) as file:
-        file.write(content)
-    return file.name
 
 
 def filter_signature(func: Callable[..., Any], args_to_skip: Collection[str]) -> Callable[..., Any]:

@@ -35,7 +35,7 @@ from whet.compat.hosted_sandboxes import (
     ThreadedAsyncSandboxClient,
     UploadTimeoutError,
 )
-from whet.compat.names import write_temp_file
+from whet.compat.results import write_temp_file
 from whet.decorators import teardown
 from whet.envs.sandbox_env import with_retry
 from whet.envs.sandboxed.client import (

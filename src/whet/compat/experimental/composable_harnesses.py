@@ -23,6 +23,10 @@ from whet.compat.experimental.opencode_env import (
 from whet.errors import ConfigError
 from whet.types import State
 
+__all__ = [
+    "DEFAULT_DISABLED_TOOLS", "DEFAULT_RLM_EXEC_TIMEOUT", "DEFAULT_RLM_MAX_TURNS", "DEFAULT_RLM_REPO_URL",
+    "DEFAULT_SYSTEM_PROMPT", "opencode_harness", "rlm_harness",
+]  # fmt: skip
 DEFAULT_DISABLED_TOOLS = [
     "apply_patch", "batch", "codesearch", "glob", "grep", "list", "lsp", "multiedit", "plan_enter", "plan_exit",
     "question", "read", "skill", "task", "todoread", "todowrite", "webfetch", "websearch", "write",

@@ -1,48 +1,13 @@
-"""`MathTaskSet` of `verifiers.envs.experimental.composable.tasksets.math`, and the rubric that reads an answer file."""
+"""`MathTaskSet` of `verifiers.envs.experimental.composable.tasksets.math`: an agent writes answers into files."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Any
 
 from whet.compat.experimental.composable_tasks import ComposableSandbox, SandboxTaskSet
-from whet.compat.hosted_sandboxes import SandboxFileNotFoundError
-from whet.compat.hybrid_math_rubric import HybridMathRubric
-from whet.decorators import cleanup
+from whet.compat.hybrid_math_rubric import ANSWER_PATH, RemoteHybridMathRubric
 from whet.errors import ConfigError
-from whet.types import AssistantMessage, Messages, State
-
-ANSWER_PATH = "/app/answer.txt"
-
-
-class RemoteHybridMathRubric(HybridMathRubric):
-    """Scores what an agent wrote into a file of its sandbox; the comparison runs outside of the sandbox."""
-
-    def __init__(self, answer_path: str = ANSWER_PATH, **kwargs: Any) -> None:
-        """Make a rubric of a `ComposableEnv` with `keep_sandbox_for_scoring=True`; kwargs: see `HybridMathRubric`."""
-        super().__init__(**kwargs)
-        self.answer_path = answer_path
-
-    async def _written(self, state: State) -> Messages:
-        """The answer, as the completion that the comparisons read."""
-        text = ""
-        with contextlib.suppress(SandboxFileNotFoundError):
-            text = (await state["sandbox_client"].read_file(state["sandbox_id"], self.answer_path)).content
-        return [AssistantMessage(content=text.strip())]
-
-    async def math_verify_score(self, completion: Messages, answer: Any, state: State, **kwargs: Any) -> float:
-        return await super().math_verify_score(await self._written(state), answer, state)
-
-    async def judge_score(
-        self, prompt: Messages, completion: Messages, answer: Any, state: State, **kwargs: Any
-    ) -> float:
-        return await super().judge_score(prompt, await self._written(state), answer, state)
-
-    @cleanup
-    async def cleanup_sandbox(self, state: State) -> None:
-        if state.get("sandbox_id"):
-            await state["sandbox_client"].delete(state["sandbox_id"])
 
 
 class MathTaskSet(SandboxTaskSet):

@@ -21,6 +21,9 @@ from whet.tasksets.agents.presets import find_agent
 from whet.tasksets.agents.program import ARCH, INSIDE
 from whet.types import Messages, Response, State
 
+__all__ = [
+    "DEFAULT_RUN_COMMAND_TEMPLATE", "DEFAULT_SYSTEM_PROMPT", "OPENCODE_TOOLS", "OpenCodeEnv", "OpenCodeMonitorRubric",
+]  # fmt: skip
 OPENCODE_TOOLS = [
     "bash", "edit", "write", "read", "grep", "glob", "skill", "todowrite", "webfetch", "websearch", "codesearch",
     "task", "question",
