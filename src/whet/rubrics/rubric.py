@@ -171,7 +171,7 @@ class Rubric:
         earned = {id(state): 0.0 for state in states}
         for state in states:
             state["metrics"] = {}
-        for func, weight, spec in self._scoring():
+        for func, weight, spec in self._weighted_funcs():
             live = [state for state in states if state.get("error") is None]
             if not live:
                 break
@@ -261,7 +261,7 @@ class Rubric:
             objects.update(provider(states))
         return objects
 
-    def _scoring(self) -> Iterator[tuple[RewardFunc, float, CallSpec]]:
+    def _weighted_funcs(self) -> Iterator[tuple[RewardFunc, float, CallSpec]]:
         """Functions and weights in order, each signature with the name of the function's metric."""
         for func, weight, name in zip(self.funcs, self.weights, self._metric_names(), strict=True):
             spec = self._spec(func)

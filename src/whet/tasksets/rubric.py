@@ -62,7 +62,7 @@ class SignalRubric(Rubric):
         await super().cleanup(state)
 
     async def _score(self, states: list[State], *, groups: bool) -> None:
-        for func, weight, spec in self._scoring():
+        for func, weight, spec in self._weighted_funcs():
             live = _live(states)
             if self._is_group_func(func) is groups and live:
                 for state, number in zip(live, await self._numbers(func, spec, live), strict=True):
