@@ -45,7 +45,7 @@ class RolloutSession:
         """The rollout's next turn, streamed as one delta. Raises `RequestError` where there is none any more."""
         try:
             prompt = with_reasoning(request.messages, self._rollout.state)
-            response = await self._rollout.respond(prompt, request.tools or [], request.headers)
+            response = await self._rollout.respond(prompt, request.tools or [], request.headers, request.model)
         except EnvError as error:
             raise RequestError(str(error), status=403, code="rollout_over") from None
         except asyncio.CancelledError:

@@ -86,7 +86,7 @@ class HarborWithAgentEnv(Env):
         Args:
             target: a folder with a task or with tasks, or FOLDER#NAME.
             agent: a name of `whet agent list`, or a table with `agent` and `version`, `args`, `env`, `context_tokens`,
-                `output_tokens`.
+                `output_tokens`, `helper_models`, `helper_prompts`.
             max_turns: turns of the model after which a rollout ends, and is graded.
             few_shot: messages before the instruction, for the agent `bash`; the others are given one text.
             kwargs: arguments of `Env`, such as `timeout_seconds`; the others are those of `HarborEnv`.

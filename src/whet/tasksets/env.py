@@ -58,9 +58,12 @@ class NoModel(AnyClient):
         raise ConfigError(f"the program asks a model. {NO_MODEL}")
 
 
-def abandon(step: TrajectoryStep) -> None:
-    """Take a turn out of what is trained: its request was cancelled, so nothing came of its answer."""
-    step["extras"]["abandoned"] = True
+def leave_out(step: TrajectoryStep, why: str) -> None:
+    """Take a turn out of what is trained.
+
+    `why`: "abandoned", its request was cancelled, so nothing came of its answer; "helper", it was not for the task.
+    """
+    step["extras"][why] = True
     if step["tokens"] is not None:
         step["tokens"]["completion_mask"] = [0] * len(step["tokens"]["completion_ids"])
 
@@ -266,12 +269,20 @@ class Env(Lifecycle):
         tools = None if session is None or session.current is None else session.current.tools
         return super()._tools_of_turn(state) if tools is None else tools
 
+    async def add_trajectory_step(self, state: State, trajectory_step: TrajectoryStep) -> None:
+        session = state.session if isinstance(state, TaskState) else None
+        request, command = None if session is None else session.current, self.harness.command
+        if request is not None and command is not None and command.is_helper(request):
+            leave_out(trajectory_step, "helper")
+        await super().add_trajectory_step(state, trajectory_step)
+
     async def render_completion(self, state: State) -> None:
         """Set the completion: all messages after the first prompt. A program without turns may have set it itself."""
         said = normalize_messages(state.get("completion") or [], field_name="completion")
         trajectory = state["trajectory"]
         state["num_model_requests"] = len(trajectory)
-        state["num_abandoned_requests"] = sum(step["extras"].get("abandoned", False) for step in trajectory)
+        for why in ("abandoned", "helper"):
+            state[f"num_{why}_requests"] = sum(step["extras"].get(why, False) for step in trajectory)
         if not trajectory:
             state["completion"] = said
             return
@@ -316,7 +327,7 @@ class Env(Lifecycle):
 
     async def _next_prompt(self, state: TaskState, session: Session) -> Messages:
         if session.current is not None and not session.give(state["trajectory"][-1]["response"]):
-            abandon(state["trajectory"][-1])
+            leave_out(state["trajectory"][-1], "abandoned")
         request = await session.next_request()
         ended_by = await self._stopped_by(state)
         if request is None:

@@ -18,7 +18,10 @@ from whet.tasksets.task import Task
 from whet.tasksets.taskset import Taskset
 
 PROGRAM_KINDS = ("base", "fn", "command", "agent")
-SANDBOX_OPTIONS = ("files", "dirs", "setup", "env", "artifacts", "args", "bindings")
+SANDBOX_OPTIONS = (
+    *("files", "dirs", "setup", "env", "artifacts", "args", "bindings"),
+    *("helper_models", "helper_prompts"),
+)
 AGENT_OPTIONS = ("version", "context_tokens", "output_tokens")
 
 

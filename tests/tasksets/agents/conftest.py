@@ -67,8 +67,10 @@ class Attempt:
         return sequences_of(self.state["trajectory"], temperature=1.0, rollout="r")
 
     @property
-    def abandoned(self) -> set[int]:
-        return {number for number, step in enumerate(self.state["trajectory"]) if step["extras"].get("abandoned")}
+    def left_out(self) -> set[int]:
+        """The turns that are not trained."""
+        trajectory = enumerate(self.state["trajectory"])
+        return {number for number, step in trajectory if {"abandoned", "helper"} & {*step["extras"]}}
 
     def differing_tokens(self) -> int:
         """How many tokens are not trained as the engine sampled them, after the prompt it was given, and once."""
@@ -77,7 +79,7 @@ class Attempt:
             for number, start, end in branch.turns:
                 request, sample = self.engine.requests[number], self.engine.samples[number]
                 seen.append(number)
-                if number in self.abandoned:
+                if number in self.left_out:
                     different += list(branch.ids[start:end]) != sample.ids or bool(branch.trained[start:end].any())
                     continue
                 different += list(branch.ids[:start]) != request.prompt_ids
@@ -86,7 +88,7 @@ class Attempt:
                     round(p, 5) for p in sample.logprobs
                 ]
                 different += not branch.trained[start:end].all()
-            counted = [end - start for number, start, end in branch.turns if number not in self.abandoned]
+            counted = [end - start for number, start, end in branch.turns if number not in self.left_out]
             different += int(branch.trained.sum()) != sum(counted)
         return different + (sorted(seen) != list(range(len(self.engine.samples))))
 

@@ -23,6 +23,7 @@ def test_preset_is_pinned_and_uses_known_places(name) -> None:
     for path, text in preset.files.items():
         if path.endswith(".json"):
             json.loads(re.sub(r"\{(context|output)\}", "1", text))
+    assert all(model in " ".join([*preset.env.values(), *preset.files.values()]) for model in preset.helper_models)
     assert preset.registry == "whet" or "{task}" in "".join([*preset.command, preset.stdin])
 
 
@@ -39,6 +40,7 @@ def test_unknown_agent_is_refused_with_the_list() -> None:
         ({"command": ["x"], "version": "1.0.0"}, "version"),
         ({"fn": "os:getcwd", "context_tokens": 4}, "no effect without an agent"),
         ({"agent": "bash", "context_tokens": 4}, "context_tokens"),
+        ({"fn": "os:getcwd", "helper_models": ["small"]}, "no effect without a command"),
     ],
 )
 def test_table_that_says_what_an_agent_cannot_do_is_refused(program, said) -> None:

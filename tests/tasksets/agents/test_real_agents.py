@@ -87,6 +87,28 @@ def test_sub_agent_of_opencode_is_a_branch_of_its_own(attempt, called, agent_ins
     assert tried.differing_tokens() == 0
 
 
+def test_title_that_opencode_asks_its_small_model_for_is_not_trained(attempt, agent_installed) -> None:
+    agent_installed("opencode")
+    env = {"OPENCODE_CONFIG_CONTENT": '{"agent": {"title": {"disable": false}}}'}
+    tried = attempt({"agent": "opencode", "context_tokens": 400_000, "env": env}, ["It is written."] * 2)
+    assert tried.state["error"] is None, tried.state["error"]
+    (title,) = (prompt for number, prompt in enumerate(tried.prompts()) if number in tried.left_out)
+    assert "title generator" in title[0][1]
+    assert (tried.state["num_helper_requests"], len(tried.engine.samples)) == (1, 2)
+    assert tried.differing_tokens() == 0
+
+
+def test_sub_agent_of_claude_code_that_is_to_be_a_small_model_is_trained(attempt, called, agent_installed) -> None:
+    agent_installed("claude-code")
+    look = {"description": "Look", "prompt": "Look.", "subagent_type": "Explore", "model": "haiku"}
+    texts = [called("Agent", **look), *["It is written."] * 3]
+    tried = attempt({"agent": "claude-code", "context_tokens": 400_000}, texts)
+    assert tried.state["error"] is None, tried.state["error"]
+    assert (tried.state["num_helper_requests"], tried.left_out) == (0, set())
+    assert any("file search specialist" in prompt[0][1] for prompt in tried.prompts())
+    assert tried.differing_tokens() == 0
+
+
 def test_smollm2_with_the_bash_loop_is_trained_on_what_it_sampled() -> None:
     policy = load_policy("smollm2-135m", threads=1, max_context=2048)
     sampled: list = []

@@ -139,6 +139,39 @@ def test_request_that_is_cancelled_while_it_is_sampled_is_not_trained(attempt, s
     tried = attempt(program, ["never seen", "seen", "after"], hold)
     assert tried.state["error"] is None
     assert tried.state["num_abandoned_requests"] == 1
-    assert tried.abandoned == {0}
+    assert tried.left_out == {0}
     assert tried.differing_tokens() == 0
     assert [[number for number, _, _ in branch.turns] for branch in tried.branches] == [[0], [1, 2]]
+
+
+ASKING = """import json, os, urllib.request
+TASK, TITLE = "You work.", "You write titles. Four words."
+def ask(model, system, *texts):
+    messages = [{"role": "system", "content": system}, *({"role": "user", "content": text} for text in texts)]
+    body = json.dumps({"model": model, "messages": messages}).encode()
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    urllib.request.urlopen(urllib.request.Request(url, body, headers)).read()
+for model, system in (("policy", TASK), ("small-1", TASK), ("policy", TITLE), ("policy", TASK)):
+    ask(model, system, "Begin.")
+"""
+
+
+@pytest.mark.usefixtures("bubblewrap")
+@pytest.mark.parametrize(
+    ("patterns", "left_out"),
+    [
+        ({}, set()),
+        ({"helper_models": ["small-*"]}, {1}),
+        ({"helper_prompts": ["You write titles.*"]}, {2}),
+        ({"helper_models": ["small-?"], "helper_prompts": ["*titles*"]}, {1, 2}),
+        ({"helper_models": ["small"], "helper_prompts": ["titles"]}, set()),
+    ],
+)
+def test_requests_of_helpers_are_recorded_and_not_trained(attempt, patterns, left_out) -> None:
+    tried = attempt({"command": ["python3", "-c", ASKING], **patterns}, ["work", "small", "a title", "end"])
+    assert tried.state["error"] is None, tried.state["error"]
+    assert tried.left_out == left_out
+    assert tried.differing_tokens() == 0
+    counted = [tried.state[f"num_{kind}_requests"] for kind in ("model", "helper", "abandoned")]
+    assert counted == [4, len(left_out), 0]

@@ -46,6 +46,7 @@ class AgentPreset:
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # path below home: content
     programs: tuple[str, ...] = ()  # of this machine
+    helper_models: tuple[str, ...] = ()  # in its settings, of what is not for the task and so not trained
     requirements: tuple[str, ...] = ()  # packages that it needs and does not declare
 
 
@@ -127,6 +128,7 @@ _OPENCODE = AgentPreset(
     api="chat",
     command=("{root}/node_modules/opencode-linux-{arch}/bin/opencode", "run"),
     stdin="{task}",
+    helper_models=("helper",),
     env={
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
@@ -140,12 +142,16 @@ _OPENCODE = AgentPreset(
 "autoupdate": false,
 "share": "disabled",
 "model": "whet/policy",
+"small_model": "whet/helper",
 "permission": "allow",
 "agent": {"title": {"disable": true}},
 "provider": {"whet": {
   "npm": "@ai-sdk/openai-compatible",
   "options": {"baseURL": "{url}/v1", "apiKey": "{key}"},
-  "models": {"policy": {"tool_call": true, "limit": {"context": {context}, "output": {output}}}}
+  "models": {
+    "policy": {"tool_call": true, "limit": {"context": {context}, "output": {output}}},
+    "helper": {"limit": {"context": {context}, "output": {output}}}
+  }
 }}}"""
     },
     about="Without titles of conversations, plugins and updates. Sub-agents are conversations of their own.",
@@ -161,9 +167,12 @@ _CLAUDE = AgentPreset(
         "--dangerously-skip-permissions",
     ),
     stdin="{task}",
+    helper_models=("helper",),
     env={
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": "helper",
         "ANTHROPIC_SMALL_FAST_MODEL": "helper",
+        "CLAUDE_CODE_SUBAGENT_MODEL": "policy",  # whichever model the policy asks for
+        "CLAUDE_CODE_SUBAGENT_MODEL_FORCE": "1",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         "CLAUDE_CODE_DISABLE_FEATURE_FLAGS": "1",

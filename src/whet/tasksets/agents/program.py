@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -94,6 +94,9 @@ class AgentProgram(CommandProgram):
             variables={**own, **started.variables},
             stdin=_filled(preset.stdin, values).encode(),
         )
+
+    def _helper_models(self) -> Sequence[str]:
+        return [*self.preset.helper_models, *self.config.helper_models]
 
     def _called(self, started: Invocation) -> str:
         return f"agent '{self.preset.name}' {self.version}"

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fnmatch
+import itertools
 import json
 import posixpath
 import shlex
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -28,10 +30,11 @@ from pydantic import Field
 from whet.calls import describe
 from whet.config import StrictModel
 from whet.errors import ConfigError, EnvError, Error, WhetError
+from whet.messages import content_text
 from whet.rollouts.limits import to_the_end
 from whet.sandboxes.protocol import MIB, ORIGIN_URL, Command, ExecResult, Sandbox
 from whet.tasksets.config import Config, SandboxConfig
-from whet.tasksets.programs.session import Opening, Session, SessionGateway, make_gateway
+from whet.tasksets.programs.session import Opening, Request, Session, SessionGateway, make_gateway
 from whet.tasksets.state import TaskState
 from whet.tasksets.task import Task
 from whet.tasksets.tools.bindings import at_path, value_of
@@ -67,6 +70,12 @@ class CommandConfig(Config):
     setup: str | list[str] = Field(default_factory=list, description="Shell commands that run first.")
     env: dict[str, Any] = Field(default_factory=dict, description="Environment variables, values.")
     artifacts: dict[str, ArtifactConfig] = Field(default_factory=dict, description="Name: a file to read at the end.")
+    helper_models: list[str] = Field(
+        default_factory=list, description="Names of models, * is any text, for which requests are not trained."
+    )
+    helper_prompts: list[str] = Field(
+        default_factory=list, description="System prompts, * is any text, with which requests are not trained."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,16 @@ class CommandProgram:
             home = await self._prepare(task, state, sandbox)
             invocation = await self._invocation(task, state, sandbox, opening, home)
             await self._attempt(sandbox, invocation, state, opening)
+
+    def is_helper(self, request: Request) -> bool:
+        """Whether a request is for something beside the task, such as a title: its answer is not trained."""
+        opening = itertools.takewhile(lambda message: message["role"] == "system", request.prompt)
+        system = "\n\n".join(content_text(message["content"]) for message in opening)
+        given = [(request.model, self._helper_models()), (system, self.config.helper_prompts)]
+        return any(fnmatch.fnmatchcase(text, pattern) for text, patterns in given for pattern in patterns)
+
+    def _helper_models(self) -> Sequence[str]:
+        return self.config.helper_models
 
     async def close(self) -> None:
         if self._gateway is not None:

@@ -55,12 +55,16 @@ class Opening:
 
 @dataclass(slots=True)
 class Request:
-    """One turn that a program requests; `tools` is None for the tools of the rollout, `headers` are those over HTTP."""
+    """One turn that a program requests; `tools` is None for the tools of the rollout.
+
+    `headers`, and `model` as the program calls it, are those over HTTP.
+    """
 
     prompt: Messages
     tools: list[Tool] | None
     answer: asyncio.Future[Response]
     headers: Mapping[str, str]
+    model: str = ""
 
 
 class Session:
@@ -99,14 +103,16 @@ class Session:
         """
         return cast(AssistantMessage, completion_messages(await self.respond(messages, tools))[0])
 
-    async def respond(self, messages: Any, tools: Any = None, headers: Mapping[str, str] | None = None) -> Response:
+    async def respond(
+        self, messages: Any, tools: Any = None, headers: Mapping[str, str] | None = None, model: str = ""
+    ) -> Response:
         """Like `ask`; the whole response, with usage and tokens."""
         if self._closed:
             raise EnvError("the rollout is over: there is no model to ask any more")
         answer: asyncio.Future[Response] = self._loop.create_future()
         prompt = shared(normalize_messages(messages, field_name="messages"), self._last_prompt)
         self._last_prompt = prompt
-        self._requests.put_nowait(Request(prompt, normalize_tool_defs(tools), answer, headers or {}))
+        self._requests.put_nowait(Request(prompt, normalize_tool_defs(tools), answer, headers or {}, model))
         self._open.add(answer)
         try:
             return await answer
