@@ -10,7 +10,7 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,7 @@ class Dockerfile:
 
     path: Path
     image: str = ""
+    root: str = ""  # the folder with the files of `image`, where they are had
     workdir: str = ""
     shell: tuple[str, ...] = ("sh", "-c")
     env: dict[str, str] = field(default_factory=dict)  # PATH has $PATH in it, which the sandbox's own replaces
@@ -83,10 +84,11 @@ def writable_root(path: str) -> str | None:
     return next((folder for folder in above if folder != "/opt" and can_be_writable(folder)), None)
 
 
-def read_dockerfile(path: Path, workdir: str | None = None) -> Dockerfile:
+def read_dockerfile(path: Path, workdir: str | None = None, roots: Mapping[str, str] | None = None) -> Dockerfile:
     """The steps of a Dockerfile, whose folder is the context; `workdir` is where commands run later.
 
-    Without any WORKDIR this is /root, as / cannot be written to. Raises ConfigError with the line of what is refused.
+    `roots` has folders with the files of images, by name. Without any WORKDIR this is /root, as / cannot be written to.
+    Raises ConfigError with the line of what is refused.
     """
     made = Dockerfile(path)
     if (path.parent / ".dockerignore").exists():
@@ -100,7 +102,8 @@ def read_dockerfile(path: Path, workdir: str | None = None) -> Dockerfile:
             if made.image:
                 raise made.refuse(line, "there is more than one FROM")
             made.image = next((part for part in rest.split() if not part.startswith("--")), "")
-            if lacking := program_of(made.image):
+            made.root = (roots or {}).get(made.image, "")
+            if not made.root and (lacking := program_of(made.image)):
                 raise made.refuse(line, f"this machine lacks {lacking}, which {made.image} has, in /usr or /usr/local")
         elif word == "WORKDIR":
             _change_folder(made, line, posixpath.join(made.workdir or "/", _expanded(made, line, rest)))
@@ -122,6 +125,9 @@ def read_dockerfile(path: Path, workdir: str | None = None) -> Dockerfile:
         raise made.refuse(1, "there is no FROM")
     if workdir or not made.workdir:
         _change_folder(made, 1, workdir or "/root")
+    for top in made.writable if made.root else ():
+        if top != "/root" and any(Path(made.root + top).glob("*")):
+            raise made.refuse(1, f"{made.root} has files in {top}, which the task would write to; leave them out there")
     return made
 
 
@@ -171,7 +177,7 @@ def _run(made: Dockerfile, line: int, text: str) -> None:
         if len(first.split()) > 1 or body.startswith("#!"):
             raise made.refuse(line, "a here-document of RUN is possible for the shell alone")
         text = body.rpartition("\n")[0]
-    taken = take_packages(text, partial(made.refuse, line), partial(_file_in_image, made, line))
+    taken = take_packages(text, partial(made.refuse, line), partial(_file_in_image, made, line), made.root)
     made.requirements |= dict.fromkeys(taken.requirements, line)
     for path in _PATH.findall(taken.rest):  # root may make it; a sandbox has the folders that it is given
         top = writable_root(path)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -28,6 +28,7 @@ from whet.envs.sandboxed.request import CreateSandboxRequest
 from whet.errors import ConfigError, EnvError, SandboxFileError
 from whet.integrations.external_scores import ExternalScoreRubric
 from whet.integrations.harbor_image import COMMAND_S, LOGS, REWARDS, SHOWN, TaskImages, done, said, unpack
+from whet.integrations.harbor_root import image_roots
 from whet.integrations.harbor_task import SHOWN as SHOWN_TASKS
 from whet.integrations.harbor_task import HarborTask, find_tasks
 from whet.parsing import as_number, parse_json
@@ -65,6 +66,7 @@ _EMPTY = 'if [ -d "$1" ]; then find "$1/" -mindepth 1 -delete; else rm -f -- "$1
 _REWARD = 'for f in reward.json reward.txt; do if [ -e "$1/$f" ]; then echo "$f"; exec cat -- "$1/$f"; fi; done'
 _EXPECTED: dict[str, tuple[Check, str]] = {
     "max_carried_mb": (Real, "a number of MiB"),
+    "images": (Mapping, "a table: an image of FROM = its files"),
     "num_eval_examples": (Integral, "a whole number"),
 }
 
@@ -110,6 +112,7 @@ class HarborEnv(SandboxEnv):
         build_network: Sequence[str] = (),
         verifier_network: Sequence[str] = (),
         one_user: bool = False,
+        images: Mapping[str, str] | None = None,
         max_output_chars: int | None = 16_000,
         **kwargs: Any,
     ) -> None:
@@ -128,6 +131,8 @@ class HarborEnv(SandboxEnv):
             verifier_network: hosts that tests/test.sh may reach besides those of `network`, such as pypi.org.
             one_user: play tasks with another USER than root, although all files belong to one user here: the agent can
                 change what the Dockerfile made for root alone.
+            images: the files of images of FROM, each a folder or an archive of `docker export`, whose system is shown
+                in place of this machine's.
             max_output_chars: the middle of a longer answer is left out before the model reads it.
             kwargs: arguments of `SandboxEnv`, other than datasets and rubric; `network` names the hosts that tasks
                 with a public network may reach, none by default.
@@ -135,7 +140,7 @@ class HarborEnv(SandboxEnv):
         check_values(self, locals(), _EXPECTED)
         if kwargs.setdefault("backend", "bubblewrap") != "bubblewrap":
             raise ConfigError(f"'harbor:{target}' runs in the bubblewrap sandbox; leave out backend.")
-        self.tasks, self.refused = find_tasks(target, one_user=one_user)
+        self.tasks, self.refused = find_tasks(target, one_user=one_user, roots=image_roots(images or {}))
         if self.refused:
             self._refuse(target, leave_out=leave_out_refused)
         for task in self.tasks:
@@ -161,8 +166,11 @@ class HarborEnv(SandboxEnv):
         )
         self._build_network, self._verifier_network = list(build_network), list(verifier_network)
         self._images = TaskImages(packages, self.sandbox_client, self._box)
-        images = sorted({task.dockerfile.image for task in self.tasks})
-        warning_once(_log, f"'harbor:{target}': this system's programs stand in for {', '.join(images)}.")
+        named = {task.dockerfile.image for task in self.tasks}
+        if (unknown := sorted({*(images or {})} - named)) and not self.refused:
+            raise ConfigError(f"images: no task has FROM {unknown[0]}. They have: {', '.join(sorted(named))}.")
+        if missing := sorted(named - {*(images or {})}):
+            warning_once(_log, f"'harbor:{target}': this system's programs stand in for {', '.join(missing)}.")
 
     def _refuse(self, target: str, *, leave_out: bool) -> None:
         """Say which tasks cannot be played, and why. Raises ConfigError unless others can and are to be."""
@@ -293,6 +301,7 @@ class HarborEnv(SandboxEnv):
             box.memory_mb / 1024,
             box.storage_mb / 1024,
         )
+        request.root = task.dockerfile.root
         request.timeout_minutes = max(request.timeout_minutes, seconds / 60 + 60)
         request.environment_vars = {**box.env, **(request.environment_vars or {})}
         hosts = [*request.network, *(self._verifier_network if verifies else [])]

@@ -25,6 +25,7 @@ from whet.errors import ConfigError, EnvError, SandboxFileError
 from whet.integrations.harbor_dockerfile import Dockerfile, Step
 from whet.sandboxes.bubblewrap import command as bubblewrap
 from whet.sandboxes.bubblewrap.host import host
+from whet.sandboxes.bubblewrap.layout import Layout, layout_of_image
 from whet.sandboxes.protocol import GIB, HOME, ExecResult, Sandbox
 
 LOGS, REWARDS = "/logs", "/logs/verifier"
@@ -97,7 +98,7 @@ class TaskImages:
                 "NPM_CONFIG_PREFIX": f"{HOME}/.local",
                 **_resolved(made.env),
                 "PYTHONPATH": ":".join(filter(None, python_path)),
-                "PATH": _path(made.env),
+                "PATH": _path(made),
             },
         )
         image.add_to(request)
@@ -168,7 +169,7 @@ def _key(made: Dockerfile, image: TaskImage, writable: list[str]) -> str:
     for step in made.steps:
         files = [_content(file) for file in step.files]
         steps.append([step.cwd, sorted(step.env.items()), step.command, step.to, step.mode, files])
-    about = [_FORMAT, repr(host().layout), sorted(image.read_only.items()), sorted(image.env.items()), writable, steps]
+    about = [_FORMAT, repr(_layout(made)), sorted(image.read_only.items()), sorted(image.env.items()), writable, steps]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
 
 
@@ -185,10 +186,14 @@ def _content(file: Path) -> list[list[str]]:
     return entries
 
 
-def _path(env: dict[str, str]) -> str:
+def _layout(made: Dockerfile) -> Layout:
+    return layout_of_image(Path(made.root)) if made.root else host().layout
+
+
+def _path(made: Dockerfile) -> str:
     """The task's PATH; packages' programs come before the system's, and `python` last."""
-    usual = bubblewrap.environment(host().layout, {})["PATH"]
-    own = env.get("PATH", "$PATH")
+    usual = bubblewrap.environment(_layout(made), {})["PATH"]
+    own = made.env.get("PATH", "$PATH")
     whole = own if "$PATH" in own else f"{own}:$PATH"
     return whole.replace("$PATH", f"{packages.INSIDE}/bin:{usual}:{_PROGRAMS}")
 

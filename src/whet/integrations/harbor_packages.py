@@ -90,13 +90,14 @@ class Installs:
         return all(part.strip() in ("", "true", "&&", ";", "||") for part in _parts(self.rest))
 
 
-def take_packages(text: str, refuse: Refuse, read_requirements: Callable[[str], str]) -> Installs:
+def take_packages(text: str, refuse: Refuse, read_requirements: Callable[[str], str], root: str = "") -> Installs:
     """Take the package managers' commands out of a RUN in shell form.
 
     Args:
         text: the RUN.
         refuse: makes the error for what is not possible.
         read_requirements: the text of the requirements file at a path of the image.
+        root: the folder with the image's files, where it is had.
 
     Raises:
         ConfigError: a package of the system that this machine lacks, or something that pip should install beyond names
@@ -109,7 +110,7 @@ def take_packages(text: str, refuse: Refuse, read_requirements: Callable[[str], 
     for part in _parts(text):
         words = _words(part)
         alone = "<<" not in text
-        if alone and (_take_system(words, taken, refuse) or _take_pip(words, taken, refuse, read_requirements)):
+        if alone and (_take_system(words, taken, refuse, root) or _take_pip(words, taken, refuse, read_requirements)):
             part = " true "
         elif words and re.search(rf"\b({'|'.join(_SYSTEM)})\s.*\b(install|add)\b|\bpip[\d.]*\s+install\b", part):
             raise refuse("a package manager is taken as a command of its own only, not in other words of the shell")
@@ -119,7 +120,7 @@ def take_packages(text: str, refuse: Refuse, read_requirements: Callable[[str], 
 
 
 def program_of(image: str) -> str | None:
-    """The program for which an image is used, where a sandbox would not show it; None for most images."""
+    """The program for which an image is used, where this system would not show it; None for most images."""
     parts = re.split(r"[:@]", image)[0].split("/")
     program = next((_IMAGES[part] for part in reversed(parts) if part in _IMAGES), None)
     return program if program is not None and shutil.which(program, path=_SHOWN) is None else None
@@ -155,7 +156,7 @@ def _words(part: str) -> list[str]:
     return kept
 
 
-def _take_system(words: list[str], taken: Installs, refuse: Refuse) -> bool:
+def _take_system(words: list[str], taken: Installs, refuse: Refuse, root: str) -> bool:
     """Whether this is a command that needs nothing to be done, as all that it installs is here."""
     if words[:1] == ["rm"]:
         paths = [word for word in words[1:] if not word.startswith("-")]
@@ -173,9 +174,11 @@ def _take_system(words: list[str], taken: Installs, refuse: Refuse) -> bool:
     for name in (re.split(r"[=<>~]", name)[0] for name in names[1:]):
         if name in _FROM_PYPI:
             taken.requirements.append(_FROM_PYPI[name])
-        elif not _is_here(name):
+        elif not _is_here(name, root):
             missing.append(name)
     if missing:
+        if root:
+            raise refuse(f"the image in {root} lacks {', '.join(missing)}, and nothing is installed into it")
         raise refuse(
             f"this machine lacks {', '.join(missing)}, and nothing is installed for a task, because a sandbox shows "
             "this system read-only; install it on this machine"
@@ -206,21 +209,24 @@ def _take_pip(words: list[str], taken: Installs, refuse: Refuse, read_requiremen
     return True
 
 
-def _is_here(package: str) -> bool:
-    """Whether a sandbox shows the programs of a package of the system; packages of Python, it hides."""
+def _is_here(package: str, root: str) -> bool:
+    """Whether a sandbox shows the programs of a package of the system; packages of this system's Python, it hides."""
+    shown = ":".join(f"{root}{folder}" for folder in _SHOWN.split(":"))
+    if root and package in _installed(root):
+        return True
     if package in _PROGRAMS:
-        return all(shutil.which(program, path=_SHOWN) for program in _PROGRAMS[package])
+        return all(shutil.which(program, path=shown) for program in _PROGRAMS[package])
     if _PYTHONS_OWN.fullmatch(package):
-        return shutil.which("python3", path=_SHOWN) is not None
+        return shutil.which("python3", path=shown) is not None
     if package.startswith(("python3-", "python-")):
         return False
-    return shutil.which(package, path=_SHOWN) is not None or package in _installed()
+    return shutil.which(package, path=shown) is not None or package in _installed(root)
 
 
 @functools.cache
-def _installed() -> frozenset[str]:
+def _installed(root: str) -> frozenset[str]:
     """The packages of a Debian system; none of another."""
-    command = ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n"]
+    command = ["dpkg-query", f"--admindir={root}/var/lib/dpkg", "-W", "-f", "${Package} ${db:Status-Status}\n"]
     try:
         said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError):

@@ -7,6 +7,7 @@ Read strictly: a key of `task.toml` that has no effect here is an error that nam
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -174,7 +175,9 @@ class HarborTask:
 SHOWN = 20
 
 
-def find_tasks(target: str, *, one_user: bool = False) -> tuple[list[HarborTask], dict[str, str]]:
+def find_tasks(
+    target: str, *, one_user: bool = False, roots: Mapping[str, str] | None = None
+) -> tuple[list[HarborTask], dict[str, str]]:
     """The tasks of DIR, a task or a folder of tasks, or the one of DIR#NAME; and why others cannot be played, by name.
 
     Raises EnvironmentLoadError where there are none at all.
@@ -192,7 +195,7 @@ def find_tasks(target: str, *, one_user: bool = False) -> tuple[list[HarborTask]
     tasks, refused = [], {}
     for one in chosen:
         try:
-            task = read_task(one)
+            task = read_task(one, roots)
             if task.dockerfile.user is not None and not one_user:
                 line, user = task.dockerfile.user
                 raise task.dockerfile.refuse(
@@ -206,7 +209,7 @@ def find_tasks(target: str, *, one_user: bool = False) -> tuple[list[HarborTask]
     return tasks, refused
 
 
-def read_task(folder: Path) -> HarborTask:
+def read_task(folder: Path, roots: Mapping[str, str] | None = None) -> HarborTask:
     """Raises ConfigError for what the task lacks, or needs and cannot have here."""
     needed = ("instruction.md", "environment/Dockerfile", "tests/test.sh")
     for name in ("task.toml", *needed):
@@ -224,7 +227,7 @@ def read_task(folder: Path) -> HarborTask:
         raise ConfigError(f"{folder / 'task.toml'} cannot be read: {error}.") from error
     if table.verifier.environment_mode == "separate" and (folder / "tests/Dockerfile").exists():
         raise ConfigError(f"{folder / 'tests/Dockerfile'}: whet grades in the box of the task's own Dockerfile only.")
-    dockerfile = read_dockerfile(folder / "environment/Dockerfile", table.environment.workdir)
+    dockerfile = read_dockerfile(folder / "environment/Dockerfile", table.environment.workdir, roots)
     for path in table.artifacts:
         if path.startswith("/logs/artifacts/"):
             continue

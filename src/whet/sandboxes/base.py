@@ -46,6 +46,8 @@ class SandboxBase(ABC):
     """A sandbox in terms of one started process at a time."""
 
     def __init__(self, backend: str, spec: SandboxSpec) -> None:
+        if spec.root and backend != "bubblewrap":
+            raise ConfigError(f"sandbox: root={spec.root!r} is possible with the bubblewrap backend alone.")
         self.id = f"{backend}-{os.getpid()}-{next(_numbers)}"
         self.spec = spec
         self.home = HOME

@@ -37,6 +37,7 @@ class SandboxSpec:
     """What a sandbox may use. Sizes are bytes, times are seconds."""
 
     image: str | None = None  # docker and podman only
+    root: str = ""  # bubblewrap only: the folder whose system is shown in place of the host's
     cpus: float = 1.0  # share of the machine's cores; exact where cgroups are writable
     memory_bytes: int = 2 * GIB  # of the whole sandbox where cgroups are writable, else of each process
     processes: int = 128  # threads count as well

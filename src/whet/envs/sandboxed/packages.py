@@ -60,15 +60,16 @@ class Packages:
     def __init__(self, requirements: str) -> None:
         """`requirements` is as on pip's command line. Raises ConfigError for what is none."""
         self.requirements = requirements_of(requirements)
-        self._folders: dict[str | None, asyncio.Future[Path]] = {}  # by image
+        self._folders: dict[str | None, asyncio.Future[Path]] = {}  # by image or root
 
     async def add_to(self, request: CreateSandboxRequest, client: SandboxClient) -> None:
         """Have the sandbox of `request` contain them. The first sandbox of an image waits until they are installed."""
         if not self.requirements:
             return
-        done = self._folders.get(request.docker_image)
+        image = request.root or request.docker_image
+        done = self._folders.get(image)
         if done is None or (done.get_loop() is not asyncio.get_running_loop() and not _has_result(done)):
-            done = self._folders[request.docker_image] = asyncio.ensure_future(self._install(request, client))
+            done = self._folders[image] = asyncio.ensure_future(self._install(request, client))
         folder = str(done.result() if _has_result(done) else await asyncio.shield(done))
         inside = folder if client.backend == "subprocess" else INSIDE
         request.read_only = {**request.read_only, inside: folder}

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from whet.errors import SandboxError
@@ -36,6 +36,7 @@ from whet.sandboxes.bubblewrap.command import (
     room,
 )
 from whet.sandboxes.bubblewrap.host import Host, host
+from whet.sandboxes.bubblewrap.layout import layout_of_image
 from whet.sandboxes.bubblewrap.users import SandboxUser
 from whet.sandboxes.network.allow_list import AllowList, NetworkUse
 from whet.sandboxes.network.dial import Dialer
@@ -69,6 +70,12 @@ class BubblewrapBackend:
         """A sandbox that is ready for commands. Raises SandboxError when it does not start."""
         loop = asyncio.get_running_loop()
         machine = await loop.run_in_executor(_spawners, host)
+        if spec.root:
+            try:
+                layout = await loop.run_in_executor(_spawners, layout_of_image, Path(spec.root))
+            except OSError as error:
+                raise SandboxError(f"root={spec.root!r} cannot be read: {error}") from error
+            machine = replace(machine, layout=layout)
         sandbox = BubblewrapSandbox(spec, machine)
         spawning = loop.run_in_executor(_spawners, _spawn, sandbox.id, spec, machine)
         try:
@@ -312,7 +319,7 @@ def _spawn(name: str, spec: SandboxSpec, machine: Host) -> _Guest:
         always.callback(os.close, block_write)
         stderr = os.memfd_create("whet")
         on_failure.callback(os.close, stderr)
-        user = machine.launcher.claim(spec.read_only.values())
+        user = machine.launcher.claim([*spec.read_only.values(), *([spec.root] if spec.root else [])])
         if user is not None:
             on_failure.callback(user.release)
         with contextlib.ExitStack() as inherited:

@@ -7,6 +7,7 @@ size; the root and /dev are remounted read-only at the end.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whet.sandboxes.bubblewrap.launch import DISK, TERMINALS
@@ -96,7 +97,9 @@ def arguments(spec: SandboxSpec, fds: Descriptors, host: Host) -> list[str]:
     for inside, folder in spec.read_only.items():
         args += ["--ro-bind", folder, inside]
     for path in SYSTEM_FILES:
-        args += ["--ro-bind-try", path, path]
+        outside = Path(f"{host.layout.image}{path}")
+        if not host.layout.image or outside.resolve().is_relative_to(host.layout.image):
+            args += ["--ro-bind-try", str(outside), path]
     for path, fd in fds.files.items():
         args += ["--perms", "0444", "--ro-bind-data", str(fd), path]
     args += ["--proc", "/proc", "--dev", "/dev"]

@@ -34,9 +34,10 @@ class Layout:
     directories: tuple[str, ...]  # bound where they are, such as /usr
     python: str  # the interpreter that runs the guest, as seen from inside
     hidden: tuple[str, ...] = ()  # folders of `directories`
-    interpreter: tuple[Shown, ...] = ()  # files and folders of a prefix elsewhere, or in a hidden folder
+    interpreter: tuple[Shown, ...] = ()  # of a prefix elsewhere, or in a hidden folder; of an image, everything
     packages: tuple[str, ...] = ()  # folders of either, inside, that hold Python packages: hidden, too
     pip: tuple[Shown, ...] = ()  # the installer in these: for a sandbox that has a network to install from
+    image: str = ""  # the folder of the host whose files are shown in place of the host's own
 
     def arguments(self, with_pip: bool) -> list[str]:
         """In bubblewrap's words, outer folders first."""
@@ -50,6 +51,27 @@ class Layout:
     def seal(self) -> list[str]:
         """Once everything else is shown: nothing can be written to what is hidden."""
         return [word for path in (*self.hidden, *self.packages) for word in ("--remount-ro", path)]
+
+
+def layout_of_image(root: Path) -> Layout:
+    """What is shown of an image's files in a folder, in place of the host's; `python` is empty where it has none.
+
+    Other folders than those of the system are shown entry by entry, so that more can be shown beside these.
+    """
+    root, links, shown = root.resolve(), list[Shown](), list[Shown]()
+    for top in sorted(root.iterdir()):
+        if top.name in (*_COVERED, "root"):
+            continue
+        whole = top.is_symlink() or not top.is_dir() or top.name in (*_SYSTEM, "usr")
+        for path in [top] if whole else sorted(top.iterdir()):
+            inside = f"/{path.relative_to(root)}"
+            if path.is_symlink():
+                links.append((os.readlink(path), inside))
+            else:
+                shown.append((str(path), inside))
+    paths = ("/usr/local/bin/python3", "/usr/bin/python3", "/bin/python3")
+    python = next((path for path in paths if os.path.lexists(f"{root}{path}")), "")
+    return Layout(tuple(links), (), python, interpreter=tuple(shown), image=str(root))
 
 
 def show(paths: Iterable[Shown]) -> list[str]:
