@@ -67,7 +67,7 @@ def _unpack(tar: tarfile.TarFile, folder: Path) -> None:
         elif member.isfile():
             source = tar.extractfile(member)
             assert source is not None
-            with source, path.open("xb") as target:
+            with source, path.open("wb") as target:
                 shutil.copyfileobj(source, target)
             path.chmod(member.mode & 0o755 | 0o444)
         else:
