@@ -33,7 +33,8 @@ def test_the_table_has_what_was_varied_and_the_page_that_compares_the_best(
         trial(runs, 0, None, "failed", "the judge\x1b[2J is down"),
     ]
     file = io.StringIO()
-    print_sweep(SweepResult(runs / "s", "finished", trials, 192, 1000), Console(file=file, width=200, highlight=False))
+    result = SweepResult(runs / "s", "finished", trials, "rollouts", 192, 1000)
+    print_sweep(result, Console(file=file, width=200, highlight=False))
     lines = file.getvalue().splitlines()
     assert lines[0].split() == ["run", "learning_rate", "lora.rank", "score", "rollouts", "state"]
     assert lines[1].split() == ["s-2", "0.01", "8", "0.750", "64", "finished"]
@@ -55,7 +56,7 @@ def test_the_table_has_what_was_varied_and_the_page_that_compares_the_best(
         ("run.toml --vary seed=1,2 --method best", "'method'"),
         ("run.toml --vary seed=1,2 --environment sums", "no environment 'sums' is evaluated; there are reverse-text"),
         ("run.toml --vary seed=1,2 --resume", "run-sweep is not a sweep"),
-        ("sft.toml --vary seed=1,2", "is a config of whet train sft"),
+        ("sft.toml --vary seed=1,2", "--metric reward needs an [[eval.env]]"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -226,10 +226,10 @@ def learned(config: RunConfig) -> str:
     if selects is not None:
         chosen = selected(selects, shown.logprobs, shown, config.algorithm, np.random.default_rng(0))
         shown = replace(shown, selected=chosen)
-    if config.distilled:
-        shown = replace(shown, distilled=np.ones(shown.sequences, bool))
     driver: Any = SimpleNamespace(config=config, learner=learner)
-    for _ in range(4):
+    for step in range(4):
+        if config.distilled:  # after a step away from the teacher
+            shown = replace(shown, distilled=np.full(shown.sequences, step > 0))
         loss = learner.forward_backward(shown, config.algorithm)
         learner.optim_step(Orchestrator._params(driver, loss.tokens))
     with tempfile.TemporaryDirectory() as directory:
@@ -240,7 +240,7 @@ def learned(config: RunConfig) -> str:
 
 
 def distilled(config: RunConfig) -> str:
-    """The same where the first weights are the teacher, which they leave by their advantages."""
+    """The same where the first weights are the teacher."""
     return learned(config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"reference": INITIAL})}))
 
 

@@ -27,10 +27,13 @@ class AdvancedConfigs(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Sandbox(SandboxHandle):
-    """A sandbox that is there."""
+class HostedSandbox(SandboxHandle):
+    """A sandbox that is there. `Sandbox` in the 0.1 contract."""
 
     status: str = "RUNNING"
+
+
+Sandbox = HostedSandbox
 
 
 class APIError(Exception):
@@ -92,10 +95,10 @@ class AsyncSandboxClient(SandboxClient):
     def __init__(self, api_key: str | None = None, output_bytes: int = MIB, **settings: Any) -> None:
         super().__init__(output_bytes=output_bytes)
 
-    async def get(self, sandbox_id: str) -> Sandbox:
+    async def get(self, sandbox_id: str) -> HostedSandbox:
         """Wait until the sandbox is there. Raises `SandboxError` where it could not be made, or is gone."""
         await self.wait_for_creation(sandbox_id)
-        return Sandbox(sandbox_id, sandbox_id)
+        return HostedSandbox(sandbox_id, sandbox_id)
 
     async def aclose(self) -> None:
         await self.close()

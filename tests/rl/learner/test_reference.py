@@ -146,7 +146,7 @@ def test_a_reference_of_another_vocabulary_is_refused(make, model_dir, tmp_path)
 
 
 def test_a_reference_that_is_not_there_is_named_with_its_key(make):
-    with pytest.raises(ModelLoadError, match=r"\[algorithm\] reference: there is no model directory '/nowhere'"):
+    with pytest.raises(ModelLoadError, match=r"^reference: there is no model directory '/nowhere'"):
         make(reference="/nowhere")
 
 
