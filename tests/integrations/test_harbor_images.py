@@ -166,11 +166,14 @@ def test_nothing_is_written_through_a_link(harbor_cache: Path) -> None:
 def test_image_that_cannot_be_used_is_refused(task: Make, image: Path, tmp_path: Path) -> None:
     folder = task(environment__Dockerfile=FROM)
     (tmp_path / "text").write_text("no archive")
+    (tmp_path / "gz").write_bytes(b"\x1f\x8btorn")
+    (tmp_path / "xz").write_bytes(b"\xfd7zXZ\x00torn")
     (tmp_path / "empty").mkdir()
     for images, said in (
         ({"mine:1": str(tmp_path / "none")}, "neither a folder"),
         ({"mine:1": "/"}, "neither a folder"),
         ({"mine:1": str(tmp_path / "text")}, "cannot be unpacked"),
+        *(({"mine:1": str(tmp_path / kind)}, "cannot be unpacked") for kind in ("gz", "xz")),
         ({"mine:1": str(tmp_path / "empty")}, "has no python3"),
         ({"other": str(image)}, "no task has FROM other. They have: mine:1"),
         (["mine:1"], "a table"),

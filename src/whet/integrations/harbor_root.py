@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 from whet.envs.sandboxed import packages
 from whet.errors import ConfigError
@@ -41,11 +42,13 @@ def image_roots(images: Mapping[str, str]) -> dict[str, str]:
 
 async def _unpacked(archive: Path, whose: str) -> Path:
     with archive.open("rb") as opened:
+        mode: Literal["r:gz", "r:"] = "r:gz" if opened.read(2) == b"\x1f\x8b" else "r:"  # no others
+        opened.seek(0)
         key = hashlib.file_digest(opened, "sha256").hexdigest()[:24]
 
     async def fill(folder: Path) -> None:
         try:
-            with tarfile.open(archive) as tar:
+            with tarfile.open(archive, mode) as tar:
                 _unpack(tar, folder)
         except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
             raise ConfigError(f"{whose} cannot be unpacked: {error}.") from error
