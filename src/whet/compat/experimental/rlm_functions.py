@@ -33,7 +33,7 @@ class FunctionSession:
         self.stopped_by: Error | WhetError | None = None
 
     async def respond(
-        self, messages: Messages, tools: Any = None, headers: Mapping[str, str] | None = None
+        self, messages: Messages, tools: Any = None, headers: Mapping[str, str] | None = None, model: str = ""
     ) -> Response:
         """What the function returns, or the text of its error."""
         try:
