@@ -52,7 +52,7 @@ def test_a_container_gets_every_limit() -> None:
         "--ulimit fsize=50",
         "--tmpfs /app:rw,nosuid,nodev,exec,size=200",
         "--volume /out:/in:ro",
-        "--entrypoint sleep img",
+        "--entrypoint sh img",
     ):
         assert wanted in words
 

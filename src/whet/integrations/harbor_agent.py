@@ -16,7 +16,6 @@ from typing import Any
 from whet.decorators import cleanup, teardown
 from whet.integrations.external_scores import ExternalScoreRubric
 from whet.integrations.harbor_env import HarborEnv, harbor_reward
-from whet.integrations.harbor_image import unpack
 from whet.integrations.harbor_task import HarborTask
 from whet.sandboxes.protocol import Sandbox
 from whet.tasksets.agents.program import AgentConfig, AgentProgram
@@ -47,7 +46,7 @@ class HarborAgentProgram(AgentProgram):
         handle = await client.create(request)
         self.boxes[state["trajectory_id"]] = handle.id
         box = await client.sandbox(handle.id)
-        await unpack(box)
+        await self._harbor.unpack(box)
         yield box
 
     async def _invocation(

@@ -7,7 +7,8 @@ possible), without `tests/` and `solution/`. Once it has answered without a comm
 into a second, fresh sandbox; the first one is gone by then. There `tests/test.sh` runs, and what it writes to
 `/logs/verifier/reward.json` or `reward.txt` is the reward. A verifier that gives none is an error of the rollout.
 
-It deliberately has no images of a registry, no compose files and no other user than the sandbox's.
+With `backend="docker"` or `"podman"` both boxes are containers of what the engine builds (`harbor_container.py`).
+It deliberately has no compose files, and in bubblewrap no images of a registry and no other user than the sandbox's.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from whet.envs.sandbox_env import SandboxEnv
 from whet.envs.sandboxed.request import CreateSandboxRequest
 from whet.errors import ConfigError, EnvError, SandboxFileError
 from whet.integrations.external_scores import ExternalScoreRubric
-from whet.integrations.harbor_image import COMMAND_S, LOGS, REWARDS, SHOWN, TaskImages, done, said, unpack
+from whet.integrations.harbor_container import ContainerImages
+from whet.integrations.harbor_image import COMMAND_S, LOGS, REWARDS, SHOWN, TaskImages, done, said
 from whet.integrations.harbor_root import image_roots
 from whet.integrations.harbor_task import SHOWN as SHOWN_TASKS
 from whet.integrations.harbor_task import HarborTask, find_tasks
@@ -39,6 +41,7 @@ from whet.types import State
 
 _log = logging.getLogger(__name__)
 TESTS, SOLUTION = "/tests", "/solution"
+CONTAINERS = ("docker", "podman")
 SOLVE = "solution/solve.sh"
 REWARD_BYTES = 64 * 1024
 # A folder's contents, or a file by its name; 3 where there is neither.
@@ -48,18 +51,6 @@ printf f; cd -- "${1%/*}/" && exec tar -cf - -- "${1##*/}"
 """
 # Of a file's archive, its own name and no other: what packed it ran where the agent could write to its pipe.
 _UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && shift && exec tar --no-same-owner -xf - -- "$@"'
-# Removes what would lead to the tests or the reward, and what a verifier would wait for.
-_HARMLESS = """
-import os
-closed = (*(os.path.realpath(path) + "/" for path in ("/tests", "/logs/verifier")), "/proc/")
-for folder, folders, files in os.walk("/home"):
-    for path in (os.path.join(folder, name) for name in folders + files):
-        if os.path.islink(path):
-            if (os.path.realpath(path) + "/").startswith(closed):
-                os.unlink(path)
-        elif not os.path.isfile(path) and not os.path.isdir(path):
-            os.unlink(path)
-"""
 # In a grading box all but the tests have this system's PATH: that of the task may begin with a folder of the agent's.
 _TEST = 'bash=$(command -v bash); export PATH="$TASK_PATH"; unset TASK_PATH; exec "$bash" /tests/test.sh > "$1" 2>&1'
 _EMPTY = 'if [ -d "$1" ]; then find "$1/" -mindepth 1 -delete; else rm -f -- "$1"; fi'
@@ -75,6 +66,8 @@ def load_environment(target: str, **kwargs: Any) -> Environment:
     """The environment `harbor:TARGET`; with `agent`, a coding agent attempts its tasks."""
     if kwargs.get("agent") is None:
         return HarborEnv(target, **{name: value for name, value in kwargs.items() if name != "agent"})
+    if kwargs.pop("backend", "bubblewrap") != "bubblewrap":
+        raise ConfigError(f"'harbor:{target}': an agent reaches its model from bubblewrap alone; leave out backend.")
     from whet.integrations.harbor_agent import HarborWithAgentEnv  # which imports this module
 
     return HarborWithAgentEnv(target, **kwargs)
@@ -135,12 +128,19 @@ class HarborEnv(SandboxEnv):
                 in place of this machine's.
             max_output_chars: the middle of a longer answer is left out before the model reads it.
             kwargs: arguments of `SandboxEnv`, other than datasets and rubric; `network` names the hosts that tasks
-                with a public network may reach, none by default.
+                with a public network may reach, none by default; `backend` is bubblewrap, docker or podman.
         """
         check_values(self, locals(), _EXPECTED)
-        if kwargs.setdefault("backend", "bubblewrap") != "bubblewrap":
-            raise ConfigError(f"'harbor:{target}' runs in the bubblewrap sandbox; leave out backend.")
-        self.tasks, self.refused = find_tasks(target, one_user=one_user, roots=image_roots(images or {}))
+        self._in_container = kwargs.setdefault("backend", "bubblewrap") in CONTAINERS
+        if kwargs["backend"] not in ("bubblewrap", *CONTAINERS):
+            raise ConfigError(f"'harbor:{target}': backend should be bubblewrap, docker or podman.")
+        if self._in_container:
+            without = {"packages": packages, "build_network": build_network, "one_user": one_user, "images": images}
+            if given := [name for name, value in without.items() if value]:
+                raise ConfigError(f"'harbor:{target}': {given[0]} is for bubblewrap; an engine builds what is there.")
+        self.tasks, self.refused = find_tasks(
+            target, one_user=one_user, roots=image_roots(images or {}), in_container=self._in_container
+        )
         if self.refused:
             self._refuse(target, leave_out=leave_out_refused)
         for task in self.tasks:
@@ -165,11 +165,12 @@ class HarborEnv(SandboxEnv):
             **kwargs,
         )
         self._build_network, self._verifier_network = list(build_network), list(verifier_network)
-        self._images = TaskImages(packages, self.sandbox_client, self._box)
+        kind = ContainerImages if self._in_container else TaskImages
+        self._images = kind(packages, self.sandbox_client, self._box)
         named = {task.dockerfile.image for task in self.tasks}
         if (unknown := sorted({*(images or {})} - named)) and not self.refused:
             raise ConfigError(f"images: no task has FROM {unknown[0]}. They have: {', '.join(sorted(named))}.")
-        if missing := sorted(named - {*(images or {})}):
+        if (missing := sorted(named - {*(images or {})})) and not self._in_container:
             warning_once(_log, f"'harbor:{target}': this system's programs stand in for {', '.join(missing)}.")
 
     def _refuse(self, target: str, *, leave_out: bool) -> None:
@@ -189,12 +190,12 @@ class HarborEnv(SandboxEnv):
         return request
 
     async def setup_state(self, state: State, **kwargs: Any) -> Any:
-        state["working_dir"] = self._task(state).dockerfile.workdir
         await self._build_image(self._task(state))
+        state["working_dir"] = self._task(state).dockerfile.workdir
         return await super().setup_state(state)
 
     async def post_sandbox_setup(self, state: State) -> None:
-        await unpack(await self.sandbox_client.sandbox(state["sandbox_id"]))
+        await self.unpack(await self.sandbox_client.sandbox(state["sandbox_id"]))
 
     async def agent_request(self, task: HarborTask) -> CreateSandboxRequest:
         """A box in which the task is attempted, once its image is there. `unpack` it first."""
@@ -202,6 +203,10 @@ class HarborEnv(SandboxEnv):
         request = self._request(task)
         self._images.image(task.dockerfile).add_to(request)
         return await self._complete_request(request)
+
+    async def unpack(self, box: Sandbox) -> None:
+        """Put what the Dockerfile made into a fresh box."""
+        await self._images.unpack(box)
 
     async def _build_image(self, task: HarborTask) -> None:
         """Have the task's image. Raises ConfigError with the line of the Dockerfile that fails."""
@@ -264,7 +269,8 @@ class HarborEnv(SandboxEnv):
             variables["TASK_PATH"] = variables.pop("PATH")
             for one in carried:
                 await _unpack(box, one)
-            cleaned = await box.exec(["python3", "-I", "-S", "-c", _HARMLESS], timeout_s=COMMAND_S)
+            harmless = self._images.harmless([one.path for one in carried])
+            cleaned = await box.exec(harmless, timeout_s=COMMAND_S)
             if not cleaned.ok:
                 raise SandboxFileError(f"what the agent left cannot be shown to the verifier: {said(cleaned)}")
             for path in (REWARDS, TESTS):
@@ -302,6 +308,7 @@ class HarborEnv(SandboxEnv):
             box.storage_mb / 1024,
         )
         request.root = task.dockerfile.root
+        request.user = str(phase.user if phase.user is not None else "") if self._in_container else ""
         request.timeout_minutes = max(request.timeout_minutes, seconds / 60 + 60)
         request.environment_vars = {**box.env, **(request.environment_vars or {})}
         hosts = [*request.network, *(self._verifier_network if verifies else [])]
@@ -316,12 +323,13 @@ class HarborEnv(SandboxEnv):
         """A box with what the task's Dockerfile made, and its variables, which are not those of one that verifies."""
         await self._build_image(task)
         request = self._request(task, *writable, verifies=verifies)
-        self._images.image(task.dockerfile).add_to(request)
+        image = self._images.image(task.dockerfile)
+        image.add_to(request)
         request = await self._complete_request(request)
         variables = dict(request.environment_vars or {})
-        request.environment_vars = {} if verifies else variables
+        request.environment_vars = image.verifying if verifies else variables
         async with self._box(request) as box:
-            await unpack(box)
+            await self.unpack(box)
             yield box, variables
 
     @asynccontextmanager
@@ -339,7 +347,7 @@ class HarborEnv(SandboxEnv):
             if not result.ok:  # the agent may have had its hand in it
                 _log.warning("task %s: the collect command %.80r: %s", task.name, hook.command, said(result))
         carried = []
-        for path in task.carried:
+        for path in await self._images.carried(box, task):
             packed = await box.exec(
                 ["sh", "-c", _PACK, "sh", path], timeout_s=COMMAND_S, output_bytes=self._carried_bytes
             )
@@ -359,7 +367,7 @@ def harbor_reward(state: State) -> float:
 async def _unpack(box: Sandbox, one: CarriedPath) -> None:
     """Raises SandboxFileError for an archive that is none: the agent's doing."""
     above, _, name = one.path.rpartition("/")
-    folder, names = (one.path, ["."]) if one.is_folder else (above, [name])
+    folder, names = (one.path, ["."]) if one.is_folder else (above or "/", [name])
     await done(box, ["sh", "-c", _EMPTY, "sh", one.path])
     result = await box.exec(["sh", "-c", _UNPACK, "sh", folder, *names], stdin=one.archive, timeout_s=COMMAND_S)
     if not result.ok:

@@ -15,7 +15,7 @@ import shlex
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from whet.envs.sandboxed import packages
@@ -23,6 +23,7 @@ from whet.envs.sandboxed.client import SandboxClient
 from whet.envs.sandboxed.request import CreateSandboxRequest
 from whet.errors import ConfigError, EnvError, SandboxFileError
 from whet.integrations.harbor_dockerfile import Dockerfile, Step
+from whet.integrations.harbor_task import HarborTask
 from whet.sandboxes.bubblewrap import command as bubblewrap
 from whet.sandboxes.bubblewrap.host import host
 from whet.sandboxes.bubblewrap.layout import Layout, layout_of_image
@@ -40,6 +41,18 @@ _FIRST = (
 # Everything that can be written to is below /home; of shared memory nothing is kept.
 _PACK = "cd /home && exec tar -cf - --exclude=./shm ."
 _UNPACK = f"cd /home && exec tar --no-same-owner -xpf {INSIDE}/files.tar"
+# Removes what would lead to the tests or the reward, and what a verifier would wait for.
+_HARMLESS = """
+import os
+closed = (*(os.path.realpath(path) + "/" for path in ("/tests", "/logs/verifier")), "/proc/")
+for folder, folders, files in os.walk("/home"):
+    for path in (os.path.join(folder, name) for name in folders + files):
+        if os.path.islink(path):
+            if (os.path.realpath(path) + "/").startswith(closed):
+                os.unlink(path)
+        elif not os.path.isfile(path) and not os.path.isdir(path):
+            os.unlink(path)
+"""
 Lease = Callable[[CreateSandboxRequest], AbstractAsyncContextManager[Sandbox]]
 
 
@@ -49,8 +62,13 @@ class TaskImage:
 
     read_only: dict[str, str]
     env: dict[str, str]
+    verifying: dict[str, str] = field(default_factory=dict)  # variables of the grading box itself
+    image: str = ""  # of a container, and its user
+    user: str = ""
 
     def add_to(self, request: CreateSandboxRequest) -> None:
+        request.docker_image = self.image or request.docker_image
+        request.user = request.user or self.user
         request.read_only = {**request.read_only, **self.read_only}
         request.environment_vars = {**self.env, **(request.environment_vars or {})}
 
@@ -112,6 +130,18 @@ class TaskImages:
         folder = await packages.filled(packages.cache_directory("harbor") / key, build, "harbor")
         return TaskImage({**image.read_only, INSIDE: str(folder)}, image.env)
 
+    async def unpack(self, box: Sandbox) -> None:
+        """Put what the Dockerfile made into a fresh box that is shown its image."""
+        await done(box, ["sh", "-c", _UNPACK])
+
+    async def carried(self, box: Sandbox, task: HarborTask) -> list[str]:
+        """Paths of a box that the verifier is given; none lies in another."""
+        return task.carried
+
+    def harmless(self, paths: list[str]) -> list[str]:
+        """The command that removes what an agent left at `paths` to lead to the tests or the reward."""
+        return ["python3", "-I", "-S", "-c", _HARMLESS]
+
 
 def _name(requirement: str) -> str:
     """The name of a package as pip compares it."""
@@ -120,11 +150,6 @@ def _name(requirement: str) -> str:
 
 def _failed(future: asyncio.Future[TaskImage]) -> bool:
     return future.cancelled() or future.exception() is not None
-
-
-async def unpack(box: Sandbox) -> None:
-    """Put what the Dockerfile made into a fresh box that is shown its image."""
-    await done(box, ["sh", "-c", _UNPACK])
 
 
 async def _archive(box: Sandbox, made: Dockerfile, build_s: float) -> bytes:
@@ -167,13 +192,14 @@ def _key(made: Dockerfile, image: TaskImage, writable: list[str]) -> str:
     """A hash of everything that decides what a Dockerfile makes, but for what its RUN reads elsewhere."""
     steps = []
     for step in made.steps:
-        files = [_content(file) for file in step.files]
+        files = [content_of(file) for file in step.files]
         steps.append([step.cwd, sorted(step.env.items()), step.command, step.to, step.mode, files])
     about = [_FORMAT, repr(_layout(made)), sorted(image.read_only.items()), sorted(image.env.items()), writable, steps]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
 
 
-def _content(file: Path) -> list[list[str]]:
+def content_of(file: Path) -> list[list[str]]:
+    """Names, kinds, contents and modes of a file, or of all in a folder."""
     entries = []
     for path in sorted([file, *file.rglob("*")]) if file.is_dir() else [file]:
         kind = "link" if path.is_symlink() else "file" if path.is_file() else "folder"

@@ -19,6 +19,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -53,28 +54,37 @@ def _megabytes(value: Any) -> Any:
 _DESCRIBES = re.compile(
     r"author_(name|email)|category|difficulty|tags|\w+_explanation|(expert|junior)_time_estimate_\w+"
 )
+IN_CONTAINER = "in_container"  # of what a table is validated for
 Network = Literal["public", "no-network"]
-User = Annotated[str | int | None, _only(None, "root", 0)]
+
+
+def _check_user(value: Any, info: ValidationInfo) -> Any:
+    if value not in (None, "root", 0) and not (info.context or {}).get(IN_CONTAINER):
+        raise ValueError("without Docker only None or 'root' or 0 is possible")
+    return value
+
+
+User = Annotated[str | int | None, BeforeValidator(_check_user)]
 Megabytes = Annotated[int, BeforeValidator(_megabytes)]
 
 
 class AgentTable(_Table):
     timeout_sec: float = Field(3600, gt=0, description="Seconds after which the model has no further turn.")
     network_mode: Network | None = Field(None, description="In place of the environment's.")
-    user: User = Field(None, description="Root, if any.")
+    user: User = Field(None, description="In a container the user of the model's commands, else root, if any.")
 
 
 class CollectTable(_Table):
     command: str = Field(description="A command of the shell, run in WORKDIR once the agent is done.")
     service: Annotated[str, _only("main")] = Field("main", description="The task's own box: there is no other.")
     timeout_sec: float = Field(60, gt=0, description="Seconds that it may take.")
-    user: User = Field(None, description="Root, if any.")
+    user: Annotated[str | int | None, _only(None, "root", 0)] = Field(None, description="Root, if any.")
 
 
 class VerifierTable(_Table):
     timeout_sec: float = Field(600, gt=0, description="Seconds that tests/test.sh may take.")
     network_mode: Network | None = Field(None, description="In place of the environment's.")
-    user: User = Field(None, description="Root, if any.")
+    user: User = Field(None, description="In a container the user of tests/test.sh, else root, if any.")
     collect: list[CollectTable] = Field([], description="Commands before artifacts are carried away.")
     env: dict[str, str] = Field({}, description="Environment variables of tests/test.sh.")
     environment_mode: Literal["shared", "separate"] = Field(
@@ -84,7 +94,7 @@ class VerifierTable(_Table):
 
 class BoxTable(_Table):
     build_timeout_sec: float = Field(600, gt=0, description="Seconds that the Dockerfile may take.")
-    docker_image: str | None = Field(None, description="No effect: the Dockerfile is carried out.")
+    docker_image: str | None = Field(None, description="In a container, in place of what the Dockerfile makes.")
     os: Annotated[str, _only("linux")] = Field("linux", description="Linux.")
     cpus: float = Field(1, gt=0, description="Processor cores.")
     memory_mb: Megabytes = Field(
@@ -176,10 +186,11 @@ SHOWN = 20
 
 
 def find_tasks(
-    target: str, *, one_user: bool = False, roots: Mapping[str, str] | None = None
+    target: str, *, one_user: bool = False, roots: Mapping[str, str] | None = None, in_container: bool = False
 ) -> tuple[list[HarborTask], dict[str, str]]:
     """The tasks of DIR, a task or a folder of tasks, or the one of DIR#NAME; and why others cannot be played, by name.
 
+    With `in_container` a container engine reads the Dockerfiles, and whet does not.
     Raises EnvironmentLoadError where there are none at all.
     """
     text, _, name = (target, "", "") if expanded(target).is_dir() else target.partition("#")
@@ -195,7 +206,7 @@ def find_tasks(
     tasks, refused = [], {}
     for one in chosen:
         try:
-            task = read_task(one, roots)
+            task = read_task(one, roots, in_container=in_container)
             if task.dockerfile.user is not None and not one_user:
                 line, user = task.dockerfile.user
                 raise task.dockerfile.refuse(
@@ -209,7 +220,7 @@ def find_tasks(
     return tasks, refused
 
 
-def read_task(folder: Path, roots: Mapping[str, str] | None = None) -> HarborTask:
+def read_task(folder: Path, roots: Mapping[str, str] | None = None, *, in_container: bool = False) -> HarborTask:
     """Raises ConfigError for what the task lacks, or needs and cannot have here."""
     needed = ("instruction.md", "environment/Dockerfile", "tests/test.sh")
     for name in ("task.toml", *needed):
@@ -220,14 +231,19 @@ def read_task(folder: Path, roots: Mapping[str, str] | None = None) -> HarborTas
         if (folder / name).exists():
             raise ConfigError(f"{folder / name} is of a kind of task that whet does not play.")
     try:
-        table = TaskTable.model_validate(parse_toml((folder / "task.toml").read_text("utf-8")))
+        text = parse_toml((folder / "task.toml").read_text("utf-8"))
+        table = TaskTable.model_validate(text, context={IN_CONTAINER: in_container})
     except ValidationError as error:
         raise ConfigError(f"{folder / 'task.toml'}: {'; '.join(map(_problem, error.errors()))}.") from error
     except ValueError as error:
         raise ConfigError(f"{folder / 'task.toml'} cannot be read: {error}.") from error
     if table.verifier.environment_mode == "separate" and (folder / "tests/Dockerfile").exists():
         raise ConfigError(f"{folder / 'tests/Dockerfile'}: whet grades in the box of the task's own Dockerfile only.")
-    dockerfile = read_dockerfile(folder / "environment/Dockerfile", table.environment.workdir, roots)
+    instruction, file = (folder / "instruction.md").read_text("utf-8"), folder / "environment/Dockerfile"
+    if in_container:
+        image, workdir = table.environment.docker_image or "", table.environment.workdir or ""
+        return HarborTask(folder.name, folder, instruction, table, Dockerfile(file, image=image, workdir=workdir))
+    dockerfile = read_dockerfile(file, table.environment.workdir, roots)
     for path in table.artifacts:
         if path.startswith("/logs/artifacts/"):
             continue
@@ -235,7 +251,7 @@ def read_task(folder: Path, roots: Mapping[str, str] | None = None) -> HarborTas
         if top is None or top in RESERVED:
             raise ConfigError(f"{folder / 'task.toml'}: artifacts={path!r} is where a sandbox cannot write.")
         dockerfile.writable += [] if top in dockerfile.writable else [top]
-    return HarborTask(folder.name, folder, (folder / "instruction.md").read_text("utf-8"), table, dockerfile)
+    return HarborTask(folder.name, folder, instruction, table, dockerfile)
 
 
 def _problem(error: Any) -> str:

@@ -24,6 +24,7 @@ from whet.sandboxes.processes import killed_process
 from whet.sandboxes.protocol import (
     HOME,
     MIB,
+    OPEN_NETWORK,
     WRITABLE,
     Command,
     ExecResult,
@@ -38,6 +39,7 @@ DRAIN_S = 0.2  # how long to keep reading after a command's end, when a leftover
 KILL_S = 10.0  # how long a killed command may take to be gone before the whole sandbox is closed
 COMMAND_BYTES = 120_000  # the kernel refuses a single argument over 128 KiB
 CHUNK = 64 * 1024
+CONTAINER = "whet-docker"  # what a container's id begins with
 
 _numbers = itertools.count(1)
 
@@ -48,6 +50,10 @@ class SandboxBase(ABC):
     def __init__(self, backend: str, spec: SandboxSpec) -> None:
         if spec.root and backend != "bubblewrap":
             raise ConfigError(f"sandbox: root={spec.root!r} is possible with the bubblewrap backend alone.")
+        if spec.user and backend != CONTAINER:
+            raise ConfigError(f"sandbox: user={spec.user!r} is possible with docker and podman alone.")
+        if tuple(spec.network) == OPEN_NETWORK and backend != CONTAINER:
+            raise ConfigError("sandbox: network=['*'] is possible with docker and podman alone; name the hosts.")
         self.id = f"{backend}-{os.getpid()}-{next(_numbers)}"
         self.spec = spec
         self.home = HOME
@@ -196,7 +202,7 @@ class SandboxBase(ABC):
     def cannot_write(self, path: str, what: str) -> SandboxError:
         """The error of a failed transfer to `path`: of the code's making only where the code can write."""
         full = posixpath.normpath(posixpath.join(self.home, path))
-        own = (self.home, *WRITABLE, *self.spec.writable)
+        own = ("",) if self.spec.user else (self.home, *WRITABLE, *self.spec.writable)
         if any(full == folder or full.startswith(f"{folder}/") for folder in own):
             return SandboxFileError(f"sandbox {self.id}: {what}")
         top = f"/{full.split('/')[1]}"

@@ -3,31 +3,40 @@
 The container idles, each command is an `exec` into it, and the same limits hold as with bubblewrap. The engine's own
 default seccomp filter stays. A command that has to be ended takes the container's other commands with it: from outside,
 neither engine can end one command with what it started.
+
+With `SandboxSpec.user` a container is the image as it is: its users, variables and files, and what root may do in one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import signal
 import socket
 import subprocess
 from collections.abc import Awaitable, Callable
 
-from whet.errors import SandboxError, SandboxUnavailableError
+from whet.errors import SandboxError, SandboxFileError, SandboxUnavailableError
 from whet.sandboxes import processes
-from whet.sandboxes.base import SandboxBase
-from whet.sandboxes.protocol import HOME, Process, SandboxSpec
+from whet.sandboxes.base import CONTAINER, SandboxBase
+from whet.sandboxes.protocol import HOME, OPEN_NETWORK, Process, SandboxSpec
 from whet.sandboxes.registry import install_command
 from whet.system.children import began, start
 
 IMAGE = "python:3.13-slim"
 USER = "1000:1000"
 OWN_CODES = (125, 126, 127, 128 + signal.SIGKILL, 255)  # that an engine uses when it cannot run a command
-PREFIX = "whet-docker"  # of a container's name, followed by the number of the process that made it
+PREFIX = CONTAINER  # of a container's name, followed by the number of the process that made it
 REMOVE = ("rm", "--force", "--volumes")
 LABEL = "whet.host"  # process numbers mean something on one machine only, and several may use one daemon
 CREATE_S = 600.0  # the first use of an image downloads it
+DISK_CHECK_S = 5.0
+MOST_CHANGED = 10_000
+# The first process of a container, which no signal from inside ends, and which reaps what others leave.
+_IDLE = 'end=$(($(date +%s) + $1)); while [ "$(date +%s)" -lt "$end" ]; do sleep 5; done'
+# Of what engines grant to root by default, what package managers and `su` need.
+_ROOT = "CHOWN DAC_OVERRIDE FOWNER FSETID KILL NET_BIND_SERVICE SETFCAP SETGID SETUID SYS_CHROOT"
 
 
 class DockerBackend:
@@ -68,15 +77,15 @@ class DockerBackend:
 
     async def create(self, spec: SandboxSpec) -> DockerSandbox:
         """A running container. Raises SandboxError with what the engine said when it does not start."""
-        spec.refuse_network("in a container", "whose network whet's proxy does not reach")
+        if spec.origin is not None or tuple(spec.network) != OPEN_NETWORK:
+            spec.refuse_network("in a container", "whose network whet's proxy does not reach")
         if not self._checked:
             await self.check()
         sandbox = DockerSandbox(spec, self.program())
         try:
             code, _, said = await processes.run([sandbox.program, *run_arguments(sandbox.id, spec)], timeout_s=CREATE_S)
             if code != 0:
-                advice = f". Install it with: {install_command('catatonit')}" if "container-init" in said else ""
-                raise SandboxError(f"sandbox {sandbox.id} did not start: {said.strip()}{advice}")
+                raise SandboxError(f"sandbox {sandbox.id} did not start: {said.strip()}")
         except TimeoutError:
             await sandbox.close()
             raise SandboxError(f"sandbox {sandbox.id} did not start in {CREATE_S:g} s.") from None
@@ -92,9 +101,12 @@ class DockerSandbox(SandboxBase):
     def __init__(self, spec: SandboxSpec, program: str) -> None:
         super().__init__(PREFIX, spec)
         self.program = program
+        self._endings: set[asyncio.Task[tuple[int, str, str]]] = set()
+        self._disk = self._loop.create_task(self._watch_disk()) if spec.user else None
 
     async def _start(self, argv: list[str], cwd: str | None, env: dict[str, str]) -> Process:
-        process = await processes.start([self.program, *exec_arguments(self.id, argv, cwd, env)])
+        await asyncio.gather(*self._endings, return_exceptions=True)  # or they end this command as well
+        process = await processes.start([self.program, *exec_arguments(self.id, argv, cwd, env, self.spec.user)])
         return _ContainerProcess(process, self._end_all, self._check_running)
 
     async def _check_running(self) -> None:
@@ -112,15 +124,54 @@ class DockerSandbox(SandboxBase):
 
     def _end_all(self) -> None:
         """Everything in the container that is the code's."""
-        kill = ["exec", "--user", USER, self.id, "sh", "-c", "kill -KILL -1"]
+        kill = ["exec", "--user", "0:0" if self.spec.user else USER, self.id, "sh", "-c", "kill -KILL -1"]
         ending = processes.run([self.program, *kill], timeout_s=30.0)
         task = self._loop.create_task(ending)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._endings.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[tuple[int, str, str]]) -> None:
+        self._endings.discard(task)
+        task.cancelled() or task.exception()  # which is retrieved here
+
+    async def changed_paths(self) -> set[str]:
+        """What differs from the image, down to the second folder of each path.
+
+        Raises SandboxFileError where the code has ended the container, and SandboxError.
+        """
+        changed: set[str] = set()
+        rest = b""
+
+        def take(chunk: bytes) -> None:
+            nonlocal rest
+            *lines, rest = (rest + chunk).split(b"\n")
+            rest = rest[-4096:]  # of a name that is no path
+            if len(changed) < MOST_CHANGED:
+                changed.update("/".join(line[2:].decode(errors="replace").split("/")[:3]) for line in lines)
+
+        code = await processes.read([self.program, "diff", self.id], timeout_s=CREATE_S, take=take)
+        if code != 0:
+            if self._ended_by is not None:
+                raise SandboxFileError(f"sandbox {self.id} is closed: {self._why_closed}.")
+            raise SandboxError(f"sandbox {self.id}: {self.program} diff failed with exit code {code}.")
+        return changed
+
+    async def _watch_disk(self) -> None:
+        """End it once its code has written more than its disk: engines limit the files of an image on few systems."""
+        size = [self.program, "inspect", "--size", "--format", "{{.SizeRw}}", self.id]
+        while not self.closed:
+            await asyncio.sleep(DISK_CHECK_S)
+            with contextlib.suppress(TimeoutError):
+                code, said, _ = await processes.run(size, timeout_s=60.0)
+                if code == 0 and said.strip().isdigit() and int(said) > self.spec.disk_bytes:
+                    self._end_by_code(f"its code wrote more than its {self.spec.disk_bytes >> 20} MiB", "file_size")
 
     def abandon(self) -> None:
         start([self.program, *REMOVE, self.id], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     async def _close(self) -> None:
+        if self._disk is not None:
+            self._disk.cancel()
         code, _, said = await processes.run([self.program, *REMOVE, self.id], timeout_s=60.0)
         if code != 0 and "no such container" not in said.lower():
             raise SandboxError(f"sandbox {self.id} could not be removed: {said.strip()}")
@@ -136,6 +187,10 @@ class _ContainerProcess(processes.HostProcess):
         super().__init__(process, on_kill)
         self._check_running = check_running
 
+    def kill(self) -> None:
+        if self._process.returncode is None:  # what it left behind goes on until something else is ended
+            super().kill()
+
     async def wait(self) -> int:
         """The engine reports a command's signal as 128 plus its number, and its own troubles as a command's code."""
         code = await super().wait()
@@ -147,19 +202,24 @@ class _ContainerProcess(processes.HostProcess):
 def run_arguments(name: str, spec: SandboxSpec) -> list[str]:
     """`docker run` for an idle container with a sandbox's limits. It ends by itself at the end of its lifetime."""
     disk = f"rw,nosuid,nodev,exec,size={spec.disk_bytes},mode=1777"  # podman takes no owner
-    args = ["run", "--detach", "--init", "--name", name, "--hostname", "sandbox"]
-    args += ["--label", f"{LABEL}={socket.gethostname()}"]
-    args += ["--network", "none", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
-    # The process that idles is root's, without a capability: what ends all of the code's processes spares it.
-    args += ["--user", "0:0", "--workdir", HOME, "--env", f"HOME={HOME}", "--env", "TMPDIR=/tmp"]
-    for path in (HOME, "/tmp", *spec.writable):
+    args = ["run", "--detach", "--name", name, "--hostname", "sandbox", "--stop-signal", "KILL"]
+    args += ["--label", f"{LABEL}={socket.gethostname()}", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+    args += [] if spec.network else ["--network", "none"]
+    # The process that idles is root's: what ends all of the code's processes spares it.
+    args += ["--user", "0:0"]
+    if spec.user:
+        args += [word for capability in _ROOT.split() for word in ("--cap-add", capability)]
+    else:
+        args += ["--read-only", "--workdir", HOME, "--env", f"HOME={HOME}", "--env", "TMPDIR=/tmp"]
+    for path in (*(() if spec.user else (HOME, "/tmp")), *spec.writable):
         args += ["--tmpfs", f"{path}:{disk}"]
     args += ["--cpus", f"{spec.cpus:g}", "--memory", str(spec.memory_bytes), "--memory-swap", str(spec.memory_bytes)]
     args += ["--pids-limit", str(spec.processes), "--ulimit", f"fsize={spec.file_bytes}"]
     for inside, folder in spec.read_only.items():
         args += ["--volume", f"{folder}:{inside}:ro"]
     args += ["--ulimit", f"cpu={spec.cpu_time_s}", "--ulimit", "core=0", "--ulimit", "nofile=1024"]
-    return [*args, "--entrypoint", "sleep", spec.image or IMAGE, str(int(spec.lifetime_s) + 60)]
+    idle = ["-c", _IDLE, "sh", str(int(spec.lifetime_s) + 60)]
+    return [*args, "--entrypoint", "sh", spec.image or IMAGE, *idle]
 
 
 def list_arguments() -> list[str]:
@@ -167,9 +227,9 @@ def list_arguments() -> list[str]:
     return ["ps", "--all", "--filter", f"label={LABEL}={socket.gethostname()}", "--format", "{{.Names}}"]
 
 
-def exec_arguments(name: str, argv: list[str], cwd: str | None, env: dict[str, str]) -> list[str]:
+def exec_arguments(name: str, argv: list[str], cwd: str | None, env: dict[str, str], user: str = "") -> list[str]:
     """`docker exec` for one command."""
-    args = ["exec", "--interactive", "--user", USER, "--workdir", cwd or HOME]
+    args = ["exec", "--interactive", "--user", user or USER, "--workdir", cwd or ("/" if user else HOME)]
     for key, value in env.items():
         args += ["--env", f"{key}={value}"]
     return [*args, name, *argv]

@@ -63,6 +63,24 @@ async def run(argv: Sequence[str], timeout_s: float, **options: object) -> tuple
     return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
 
 
+async def read(argv: Sequence[str], timeout_s: float, take: Callable[[bytes], None]) -> int:
+    """A command of the host whose output may be of any length: `take` has it as it comes; the exit code.
+
+    Raises TimeoutError, once it has ended.
+    """
+    process = await start(["sh", "-c", 'exec "$@" 2>&1 < /dev/null', "sh", *argv])
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(timeout_s):
+            while chunk := await process.stdout.read(READ_LIMIT):
+                take(chunk)
+            return await process.wait()
+    finally:
+        if process.returncode is None:
+            kill_group(process.pid)
+            await process.wait()
+
+
 class GuestProcess:
     """A command inside, with its streams."""
 

@@ -26,6 +26,7 @@ class CreateSandboxRequest(BaseModel):
     name: str = Field("sandbox-env", description="What the sandbox is for; shown in logs.")
     docker_image: str | None = Field(None, description="Container image; without meaning for bubblewrap.")
     root: str = Field("", description="Folder whose system is shown in place of the host's; bubblewrap only.")
+    user: str = Field("", description="User of the image, who may write to all its files; docker and podman only.")
     start_command: str | None = Field(None, description="Run in the background once the sandbox is there.")
     cpu_cores: float = Field(1, gt=0, description="Processor cores.")
     memory_gb: float = Field(2, gt=0, description="Memory in GiB.")
@@ -68,6 +69,7 @@ def spec_of(request: CreateSandboxRequest, timeout_s: float, output_bytes: int) 
     return SandboxSpec(
         image=request.docker_image,
         root=request.root,
+        user=request.user,
         cpus=request.cpu_cores,
         memory_bytes=int(request.memory_gb * GIB),
         disk_bytes=disk_bytes,
