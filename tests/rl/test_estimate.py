@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from tests.inference.weights import gguf_files
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
 from whet.cli.main import main
@@ -265,6 +266,18 @@ def test_on_a_gpu_an_estimate_is_of_bfloat16(machine: Any) -> None:
     for part in ("learner: weights", "sampler: weights", "sampler: KV cache"):
         assert on_gpu[part] * 2 == on_cpu[part]
     assert "learner: masters" in on_gpu
+
+
+def test_a_gguf_file_that_was_never_read_is_estimated_from_its_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = tmp_path / "model.gguf"
+    gguf_files.write(file, "llama")
+    made = estimate(RunConfig.model_validate({**CONFIG, "model": str(file)}))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name)
+    assert made.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 
 def test_a_dry_run_prints_a_config_file_with_the_estimate_in_comments(

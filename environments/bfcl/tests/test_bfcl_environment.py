@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import whet
-from bfcl import as_tool, data, load_environment
+from bfcl import as_tool, correct, data, load_environment, make_tasks
+from bfcl.demonstrations import demonstrations
 from bfcl.scoring import is_correct
 
 AREA = {
@@ -138,3 +139,17 @@ def test_another_wheel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_categories_that_cannot_be_had(args: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         load_environment(**args)
+
+
+def test_demonstrations_are_right_answers(wheel: Path) -> None:
+    ((row,), left_out) = demonstrations(["simple_python"])
+    *prompt, answer = row["messages"]
+    (task,) = make_tasks(["simple_python"], -1)
+    assert (prompt, row["tools"], left_out) == (task["prompt"], task["info"]["tool_defs"], 0)
+    assert [call["arguments"] for call in answer["tool_calls"]] == ['{"sides": [2.0, 3.5]}']
+    assert correct([answer], task["info"]) == 1.0
+
+
+def test_a_category_without_calls_is_refused() -> None:
+    with pytest.raises(ValueError, match="irrelevance has no calls"):
+        demonstrations(["simple_python", "irrelevance"])

@@ -13,7 +13,8 @@ from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture
 from whet.inference.devices import choose_device
 from whet.inference.loading import base_of_adapter
-from whet.inference.model_names import on_this_machine
+from whet.inference.model_names import gguf_file, on_this_machine
+from whet.inference.weights.gguf_cache import prepared
 from whet.inference.plain.family import OtherFamily, describe
 from whet.rl.config import RunConfig
 from whet.rl.memory import (
@@ -131,7 +132,10 @@ def measured_step(config: TrainingConfig, same_work: Sequence[str]) -> tuple[flo
 def architecture(model: str) -> tuple[Architecture | None, str]:
     """The model's, or why it is not known here."""
     try:
-        if (directory := on_this_machine(model)) is None:
+        directory = on_this_machine(model)
+        if directory is None and (file := gguf_file(model)) is not None:
+            directory = prepared(file)
+        if directory is None:
             return None, f"{model} is not on this machine as a directory; it is fetched when the run begins"
         arch = describe(base_of_adapter(directory) or directory)
     except ModelLoadError as error:

@@ -253,5 +253,6 @@ def test_a_torn_file_is_one_line_and_leaves_no_directory(tmp_path: Path, own_cac
 def test_an_architecture_that_is_not_known_is_named(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     gguf_files.write(file, "rwkv7")
+    assert gguf_cache.prepared(file) is None
     with pytest.raises(ModelLoadError, match="rwkv7"):
         resolve_model(str(file))

@@ -60,6 +60,14 @@ def convert(file: Path) -> Path:
     return directory
 
 
+def prepared(file: Path) -> Path | None:
+    """The directory made from `file`, made now where that reads none of its weights; None where it would."""
+    from whet.inference.weights.gguf_tensors import KNOWN
+
+    directory = converted(file)
+    return convert(file) if directory is None and _open(file)[1].get("general.architecture") in KNOWN else directory
+
+
 def indexed(directory: Path) -> list[tuple[int, str]]:
     """Number of values and format of each tensor of the file that a directory was made from; empty without an index."""
     try:
