@@ -151,6 +151,18 @@ def test_code_that_exits_like_an_engine_is_still_the_codes_failure(tmp_path: Pat
     assert asyncio.run(run()) == (125, "code")
 
 
+def test_names_of_files_cannot_pass_for_changed_paths(tmp_path: Path) -> None:
+    lines = ["C /app", "A /app/x", "A usr/bin/bash", "/etc", "A /opt/tool/lib/deep", "no end" * 99]
+    answer = f"printf '%s\\n' {' '.join(map(repr, lines))}"
+    program = scripted(tmp_path, f'case "$1" in diff) {answer};; inspect) echo 0;; esac')
+
+    async def run() -> set[str]:
+        async with await DockerBackend(program).create(SandboxSpec(image="img", user="root")) as sandbox:
+            return await sandbox.changed_paths()
+
+    assert asyncio.run(run()) == {"/app", "/app/x", "/opt/tool"}
+
+
 IMAGE = os.environ.get("WHET_TEST_IMAGE")
 needs_engine = pytest.mark.skipif(IMAGE is None, reason="WHET_TEST_IMAGE names no image")
 REAL = SandboxSpec(

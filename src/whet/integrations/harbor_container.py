@@ -18,6 +18,7 @@ import re
 from typing import Any
 
 from whet.envs.sandboxed.request import CreateSandboxRequest
+from whet.errors import SandboxFileError
 from whet.integrations.harbor_dockerfile import Dockerfile
 from whet.integrations.harbor_image import LOGS, REWARDS, SHOWN, TaskImage, TaskImages, content_of, done
 from whet.integrations.harbor_task import HarborTask
@@ -26,6 +27,7 @@ from whet.sandboxes.docker import DockerBackend, DockerSandbox
 from whet.sandboxes.pool import shared_pool
 from whet.sandboxes.protocol import Sandbox
 
+MOST_CARRIED = 50
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SYSTEM = re.compile(r"(/(bin|boot|dev|etc|home|lib\w*|logs|proc|root|run|sbin|solution|sys|tests|tmp|usr|var)?)?")
 _HOMES = ("/root", "/home/", "/tmp/")  # carried where they are WORKDIR
@@ -87,6 +89,8 @@ class ContainerImages(TaskImages):
             workdir = posixpath.normpath(task.dockerfile.workdir)
             paths |= {workdir} if workdir.startswith(_HOMES) else set()
             paths |= set(filter(None, map(_own_folder, [workdir, *await box.changed_paths()])))
+        if len(paths) > MOST_CARRIED:
+            raise SandboxFileError(f"{len(paths)} folders cannot be shown to the verifier; at most {MOST_CARRIED} can")
         return [path for path in sorted(paths) if not any(path.startswith(f"{other}/") for other in paths)]
 
     def harmless(self, paths: list[str]) -> list[str]:

@@ -14,8 +14,8 @@ from whet.inference.architecture import Architecture
 from whet.inference.devices import choose_device
 from whet.inference.loading import base_of_adapter
 from whet.inference.model_names import gguf_file, on_this_machine
-from whet.inference.weights.gguf_cache import prepared
 from whet.inference.plain.family import OtherFamily, describe
+from whet.inference.weights.gguf_cache import prepared
 from whet.rl.config import RunConfig
 from whet.rl.memory import (
     CACHE,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import shutil
 import signal
 import socket
@@ -145,9 +146,10 @@ class DockerSandbox(SandboxBase):
         def take(chunk: bytes) -> None:
             nonlocal rest
             *lines, rest = (rest + chunk).split(b"\n")
-            rest = rest[-4096:]  # of a name that is no path
-            if len(changed) < MOST_CHANGED:
-                changed.update("/".join(line[2:].decode(errors="replace").split("/")[:3]) for line in lines)
+            rest = rest[:4096]  # of a line without an end
+            if len(changed) < MOST_CHANGED:  # names may have ends of lines in them, and be made to look like paths
+                paths = (line[2:].decode(errors="replace") for line in lines if re.match(rb"[ACD] /", line))
+                changed.update("/".join(path.split("/")[:3]) for path in paths)
 
         code = await processes.read([self.program, "diff", self.id], timeout_s=CREATE_S, take=take)
         if code != 0:
