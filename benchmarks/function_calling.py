@@ -4,20 +4,21 @@
     python benchmarks/function_calling.py --to results --seeds 0 --smoke     # whet/tiny, a step each: that it runs
 
 Runs and evaluations are in `--to`; one that is complete is not repeated, so an interrupted script goes on where it
-was. Trained is on the category simple_python; the table is of other categories, greedy, one answer each, with half of
-a 95 % interval of the share over all seeds' answers (normal approximation).
+was. Trained is on the category simple_python; the table is of other categories, greedy, one answer each, with a 95 %
+interval over questions, all seeds' answers to one of which count as one observation.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from whet.evals.analysis.statistics import clustered_mean
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS, BFCL = ROOT / "configs" / "bfcl", ROOT / "environments" / "bfcl"
@@ -54,10 +55,11 @@ def answers(to: Path, name: str, model: str, num: int) -> list[dict[str, Any]]:
 
 
 def share(rows: Sequence[dict[str, Any]]) -> str:
-    if not rows:
-        return ""
-    mean = sum(row["reward"] for row in rows) / len(rows)
-    return f"{mean:.2f} ± {1.96 * math.sqrt(mean * (1 - mean) / len(rows)):.2f}"
+    by_question: dict[str, list[float]] = {}
+    for row in rows:
+        by_question.setdefault(row["info"]["id"], []).append(row["reward"])
+    mean = clustered_mean(by_question)
+    return "" if mean is None else f"{mean.mean:.2f} ({mean.interval})"
 
 
 def main() -> None:
