@@ -106,14 +106,19 @@ def test_commands_use_exec_and_close_removes_the_container(tmp_path: Path) -> No
     ]
 
 
-def test_out_of_memory_container_is_a_code_failure(tmp_path: Path) -> None:
-    dead = 'if [ "$1" = exec ]; then exit 137; fi; if [ "$1" = inspect ]; then echo "false true"; fi'
+@pytest.mark.parametrize(
+    ("user", "state", "limit"), [("", "false true", "memory"), ("root", "false false", "processes")]
+)
+def test_a_container_that_its_code_has_ended_is_a_code_failure(
+    tmp_path: Path, user: str, state: str, limit: str
+) -> None:
+    dead = f'if [ "$1" = exec ]; then exit 137; fi; if [ "$1" = inspect ]; then echo "{state}"; fi'
 
     async def run() -> list[str | None]:
-        async with await DockerBackend(scripted(tmp_path, dead)).create(SandboxSpec()) as sandbox:
+        async with await DockerBackend(scripted(tmp_path, dead)).create(SandboxSpec(user=user)) as sandbox:
             return [(await sandbox.exec("anything")).limit for _ in range(2)]
 
-    assert asyncio.run(run()) == ["memory", "memory"]
+    assert asyncio.run(run()) == [limit, limit]
     assert "rm --force" in (tmp_path / "asked").read_text()
 
 

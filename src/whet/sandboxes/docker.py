@@ -120,6 +120,8 @@ class DockerSandbox(SandboxBase):
         running, _, out_of_memory = out.strip().partition(" ")
         if code == 0 and running == "false" and out_of_memory == "true":
             self._end_by_code("its code used up the memory, down to the first process", "memory")
+        elif code == 0 and running == "false" and self.spec.user:  # root may end the first process, through ptrace
+            self._end_by_code("its code ended the first process", "processes")
         elif code != 0 or running != "true":
             raise SandboxError(f"its container does not run any more. {said.strip()}")
 
