@@ -86,6 +86,13 @@ def test_arguments_of_bubblewrap_are_refused_for_containers(task: Make, argument
         whet.load_environment(f"harbor:{task()}", backend="podman", **argument)
 
 
+@pytest.mark.parametrize("argument", ["network", "verifier_network"])
+def test_single_hosts_cannot_be_allowed_in_a_container(task: Make, argument: str) -> None:
+    with pytest.raises(ConfigError, match=r"containers reach \['pypi\.org'\] only as \['\*'\]"):
+        whet.load_environment(f"harbor:{task()}", backend="podman", **{argument: ["pypi.org"]})
+    whet.load_environment(f"harbor:{task()}", backend="podman", **{argument: ["*"]})
+
+
 def test_an_agent_of_others_is_refused_in_a_container(task: Make) -> None:
     with pytest.raises(ConfigError, match=r"agent.*bubblewrap"):
         whet.load_environment(f"harbor:{task()}", backend="docker", agent="bash")

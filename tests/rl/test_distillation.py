@@ -114,7 +114,7 @@ def test_gradients_of_both_are_the_weighted_sum_of_each_alone(student: Path, tmp
     alone = [gradients(student, tmp_path, groups()[n : n + 1], config) for n, config in enumerate((rl, taught))]
     scale = max(float(gradient.abs().max()) for gradient in found.values())
     for name, gradient in found.items():
-        torch.testing.assert_close(gradient, alone[0][name] + alone[1][name], atol=1e-6 * scale, rtol=0)
+        torch.testing.assert_close(gradient, alone[0][name] + alone[1][name], atol=2e-6 * scale, rtol=0)
     assert any(float(gradient.abs().max()) > 1e-3 * scale for gradient in alone[0].values())
 
 

@@ -138,6 +138,10 @@ class HarborEnv(SandboxEnv):
             without = {"packages": packages, "build_network": build_network, "one_user": one_user, "images": images}
             if given := [name for name, value in without.items() if value]:
                 raise ConfigError(f"'harbor:{target}': {given[0]} is for bubblewrap; an engine builds what is there.")
+            for hosts in (list(kwargs.get("network", ())), list(verifier_network)):
+                if hosts not in ([], ["*"]):
+                    raise ConfigError(f"'harbor:{target}': containers reach {hosts!r} only as ['*'], or nothing.")
+        network = kwargs.pop("network", ()) if self._in_container else ()  # which a box with a user can have
         self.tasks, self.refused = find_tasks(
             target, one_user=one_user, roots=image_roots(images or {}), in_container=self._in_container
         )
@@ -164,6 +168,8 @@ class HarborEnv(SandboxEnv):
             max_output_chars=max_output_chars,
             **kwargs,
         )
+        if self._in_container:
+            self.sandbox_request.network = list(network)
         self._build_network, self._verifier_network = list(build_network), list(verifier_network)
         kind = ContainerImages if self._in_container else TaskImages
         self._images = kind(packages, self.sandbox_client, self._box)
@@ -311,7 +317,7 @@ class HarborEnv(SandboxEnv):
         request.user = str(phase.user if phase.user is not None else "") if self._in_container else ""
         request.timeout_minutes = max(request.timeout_minutes, seconds / 60 + 60)
         request.environment_vars = {**box.env, **(request.environment_vars or {})}
-        hosts = [*request.network, *(self._verifier_network if verifies else [])]
+        hosts = [*dict.fromkeys([*request.network, *(self._verifier_network if verifies else [])])]
         request.network = hosts if box.has_network(phase.network_mode) else []
         request.writable = [*dict.fromkeys([*task.dockerfile.writable, LOGS, *writable])]
         return request

@@ -29,7 +29,7 @@ GIB = 1 << 30
 
 HOME = "/home/user"
 OPEN_NETWORK = ("*",)
-"""`network` of containers alone: whatever docker or podman let one reach."""
+"""`network` of a container with a `user` alone: whatever docker or podman let one reach."""
 WRITABLE = (HOME, "/tmp", "/var/tmp", "/dev/shm")
 _SYSTEM = re.compile(r"/((bin|boot|dev|etc|home|lib\w*|proc|run|sbin|sys|tmp|usr)(/.*)?|var(/tmp(/.*)?)?)?")
 
@@ -80,7 +80,7 @@ class SandboxSpec:
                     f"sandbox: writable={path!r} is the system's, or can be written to already. "
                     "Name a folder of the task's own, such as /app."
                 )
-        if tuple(self.network) != OPEN_NETWORK:
+        if not (self.user and tuple(self.network) == OPEN_NETWORK):
             AllowList.parse(self.network)
         if self.origin is not None:
             parse_origin(self.origin)

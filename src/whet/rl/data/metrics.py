@@ -97,6 +97,10 @@ class Lengths:
         if turn.rollout in self._finished:
             self._finished[turn.rollout] += tokens
 
+    def finished(self, rollouts: Iterable[str]) -> int:
+        """Tokens of their finished turns, from any thread."""
+        return sum(self._finished.get(rollout, 0) for rollout in rollouts)
+
     def of(self, rollouts: Iterable[str]) -> list[float]:
         """Tokens so far of those that have begun."""
         now, speed = self.clock(), self._tokens / self._seconds if self._seconds else 0.0

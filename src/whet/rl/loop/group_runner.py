@@ -135,6 +135,7 @@ class GroupRunner:
                 example_id=row["example_id"],
                 rollouts=self.rollouts_per_example,
                 on_begin=on_begin,
+                progress=lambda: self.lengths.finished(names),
             ) as limit:
                 states = await cancellable(self._attempt(job, source, limit), on_left=leave)
         except RolloutTimeoutError as error:
@@ -198,6 +199,7 @@ async def watched_group(
     example_id: object,
     rollouts: int,
     on_begin: Callable[[], None] | None = None,
+    progress: Callable[[], int] | None = None,
 ) -> AsyncIterator[GroupLimit]:
     """What happens within is one group. Raises `RolloutTimeoutError` where the watchdog has ended it."""
     timeout = asyncio.timeout(None)
@@ -211,7 +213,7 @@ async def watched_group(
 
     awaited = f"environment {environment}, task {example_id}"
     with watchdog.waiting(f"{GROUP}{environment}", f"group {number}", awaited, act=end) as wait:
-        wait.began = math.inf  # waiting for a slot is not a stall
+        wait.began, wait.progress = math.inf, progress  # waiting for a slot is not a stall
         limit = GroupLimit(own, permits, rollouts, watchdog.clock, wait, on_begin)
         wait.detail = limit.describe
         try:

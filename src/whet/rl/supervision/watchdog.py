@@ -5,7 +5,8 @@
 
 A deadline is a multiple of the slowest wait of the same kind (and, for groups, of the same environment) that has ended
 in this run, and at least a floor; while none has ended it is `first_seconds`. So a slow model is not taken for a hung
-one. `watchdog_thread.py` looks here every second and does what is to be done.
+one. A group's counts from the last answer of the model to one of its rollouts: one that goes on for an hour is not
+hung. `watchdog_thread.py` looks here every second and does what is to be done.
 """
 
 from __future__ import annotations
@@ -71,6 +72,9 @@ class WatchedWait:
     detail: Callable[[], str] | None = None  # more about `awaited`, called when it is reported
     verdict: Verdict | None = None
     acted: float = 0.0  # when
+    progress: Callable[[], int] | None = None  # changes with what is waited for: what goes on is not acted on
+    seen: int = 0
+    progressed: float = -math.inf  # when it had last changed
 
     @property
     def replaceable(self) -> bool:
@@ -156,6 +160,8 @@ class WaitTable:
         for wait in list(self._open.values()):
             until = now if wait.blocks else min(now, turned)
             waited = until - wait.began
+            if wait.progress is not None and (progress := wait.progress()) != wait.seen:
+                wait.seen, wait.progressed = progress, until
             verdict = self._verdict(wait, waited, until)
             if verdict is not None and verdict != wait.verdict:
                 wait.verdict = verdict
@@ -173,14 +179,17 @@ class WaitTable:
             if everything or not wait.blocks:
                 wait.began += paused
                 wait.acted += paused
+                wait.progressed += paused
 
     def _verdict(self, wait: WatchedWait, waited: float, now: float) -> Verdict | None:
+        idle = min(waited, now - wait.progressed)
         if wait.replaceable and (engine := self._engine) is not None:
-            waited -= max(0.0, now - engine.began)  # the engine keeps them waiting, and has a deadline of its own
+            paused = max(0.0, now - engine.began)  # the engine keeps them waiting, and has a deadline of its own
+            waited, idle = waited - paused, idle - paused
         if wait.act is not None and wait.verdict in ("acted on", "given up"):
             late = now - wait.acted > self.config.act_seconds + GRACE_S  # what was cancelled has so long to end
             return "given up" if late or wait.verdict == "given up" else "acted on"
-        if wait.act is not None and waited > self.deadline(wait.kind):
+        if wait.act is not None and idle > self.deadline(wait.kind):
             return "acted on"
         longest = max(self.config.report_seconds, USUAL * self._slowest.get(wait.kind, 0.0))
         return "reported" if waited > longest or wait.verdict == "reported" else None

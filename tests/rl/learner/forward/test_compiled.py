@@ -43,7 +43,7 @@ def agree(ours, theirs, most):
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_those_of_the_kernels(kind, chunk, make, batch, plain, monkeypatch):
     monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", chunk)
-    most = 0.05 if "dtype" in KINDS[kind] else 1e-5
+    most = 0.05 if "dtype" in KINDS[kind] else 3e-5  # compiled sums come in another order: 1.3e-5 with AVX2
     agree(*(step(make(**KINDS[kind], compile=compile), batch) for compile in (True, False)), most)
 
 
