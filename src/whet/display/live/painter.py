@@ -72,7 +72,7 @@ class Painter:
     def start(self) -> None:
         self._wake_read, self._wake_write = os.pipe()
         self._handle_signals()
-        atexit.register(self._release_terminal)
+        atexit.register(self._end_at_exit)
         opened = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(opened,), name="whet-live-view", daemon=True)
         self._thread.start()
@@ -101,7 +101,7 @@ class Painter:
         self._thread.join()
         self._thread = None
         self._release_signals()
-        atexit.unregister(self._release_terminal)
+        atexit.unregister(self._end_at_exit)
         os.close(self._wake_read)
         os.close(self._wake_write)
         with suppress(OSError):  # the terminal may be gone
@@ -112,6 +112,8 @@ class Painter:
         try:
             while not self._ending:
                 with self._drawing:
+                    if self._ending:
+                        break
                     self._acquire_terminal()
                     opened.set()
                     self._draw_if_due()
@@ -134,6 +136,11 @@ class Painter:
             self._changed = True
         if self._keyboard is not None:
             self._keyboard.open()
+
+    def _end_at_exit(self) -> None:
+        """Without `close` the thread still runs at the end, and would acquire the terminal again."""
+        self._ending = True
+        self._release_terminal()
 
     def _release_terminal(self, erase: bool = False) -> None:
         if os.getpid() != self._process:
