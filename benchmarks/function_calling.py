@@ -55,7 +55,7 @@ def answers(to: Path, name: str, model: str, num: int) -> list[dict[str, Any]]:
 
 
 def share(rows: Sequence[dict[str, Any]]) -> str:
-    by_question: dict[str, list[float]] = {}
+    by_question: dict[object, list[float]] = {}
     for row in rows:
         by_question.setdefault(row["info"]["id"], []).append(row["reward"])
     mean = clustered_mean(by_question)
