@@ -96,7 +96,7 @@ def main() -> None:
         base = SMOKE if args.smoke else []
         imitated.append(trained(to, f"sft-{seed}", "sft", "sft", "--data.path", "calls.jsonl", *base, *of_seed))
         reinforced.append(trained(to, f"rl-{seed}", "run", "rl", *environment, *of_seed))
-        teacher = ["--algorithm.reference", f"runs/rl-{args.seeds[0]}/adapters/step_{1 if args.smoke else 8}"]
+        teacher = ["--algorithm.reference", f"runs/rl-{args.seeds[0]}/adapters/step_{1 if args.smoke else 12}"]
         distilled.append(trained(to, f"opd-{seed}", "run", "distill", *environment, *teacher, *of_seed))
     models |= {"imitation, 8 batches": imitated, "reinforcement learning": reinforced, "distillation": distilled}
     print(f"| | {' | '.join(CATEGORIES)} |\n|---|{'---|' * len(CATEGORIES)}")
