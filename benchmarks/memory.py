@@ -43,6 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
     "lora, async": {"model": SMOL, "lora": "dense", "max_async_level": 1},
     "packed": {"model": SMOL, "lora": "packed"},
     "packed, recomputed": {"model": SMOL, "lora": "packed", "recompute": True},
+    "packed, recomputed, 8 at once": {"model": SMOL, "lora": "packed", "recompute": True, "max_concurrent": 8},
     "lora, 2 ranks": {"model": SMOL, "lora": "dense", "ranks": 2},
     "0.5 B": {"model": "random-0.5b"},
     "0.5 B, lora": {"model": "random-0.5b", "lora": "dense"},
@@ -54,6 +55,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def config_of(case: dict[str, Any], steps: int) -> str:
     lines = [
+        f"max_concurrent = {case.get('max_concurrent', 512)}",
         f'model = "{"./" * (case["model"] in SHAPES)}{case["model"]}"',
         f"max_steps = {steps}",
         f"batch_size = {SMALL['batch_size']}",
@@ -153,7 +155,7 @@ def main() -> None:
             result = {"case": name, "said_mib": said(config) >> 20, "used_mib": used(config) >> 20}
             result["recorded_mib"] = recorded(config) >> 20
         result["ratio"] = round(result["said_mib"] / result["recorded_mib"], 2)
-        text = f"{name:20} said {result['said_mib']:6,} MiB  recorded {result['recorded_mib']:6,} MiB  "
+        text = f"{name:29} said {result['said_mib']:6,} MiB  recorded {result['recorded_mib']:6,} MiB  "
         text += f"used {result['used_mib']:6,} MiB  said / recorded {result['ratio']:.2f}"
         print(json.dumps(result) if arguments.json else text, flush=True)
 

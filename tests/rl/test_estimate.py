@@ -8,7 +8,8 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,11 +23,13 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3Mo
 from whet.cli.main import main
 from whet.inference.architecture import read_architecture
 from whet.inference.model_names import resolve_model
+from whet.inference.rendering.vocabulary import Vocabulary
 from whet.rl.config import RunConfig
 from whet.rl.data.batch import TokenSequence, pack
-from whet.rl.estimate import Estimate, lines
+from whet.rl.estimate import Estimate, lines, longest_prompt
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
+from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.memory import (
     ENGINE_PROCESS,
     IN_TURN,
@@ -294,6 +297,37 @@ def test_a_dry_run_prints_a_config_file_with_the_estimate_in_comments(
     assert main(["train", "run", "r.toml", "--dry-run", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["estimate"]
     assert said["total"] == sum(said["memory"].values())
+
+
+def test_the_longest_prompt_of_the_training_tasks_is_counted_with_its_tools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool = {"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}}
+    rows = [{"prompt": [{"role": "user", "content": "ab " * length}], "answer": ""} for length in (1, 200, 3)]
+    made = f"whet.SingleTurnEnv(dataset={rows!r}, tool_defs=tools)"
+    (tmp_path / "long_prompts.py").write_text(f"import whet\ndef load_environment(tools=()):\n    return {made}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    def cache(tools: list[dict[str, Any]], max_tokens: int) -> int:
+        env = {"id": "long_prompts", "args": {"tools": tools}}
+        Path("r.toml").write_text(config("whet/tiny", env=[env], sampling={"max_tokens": max_tokens}).to_toml())
+        assert main(["train", "run", "r.toml", "--dry-run", "--json"]) == 0
+        size: int = json.loads(capsys.readouterr().out)["estimate"]["memory"]["sampler: KV cache"]
+        return size
+
+    vocabulary = Vocabulary("whet/tiny")
+    of_a_token = cache([], 9) - cache([], 8)
+    prompt = vocabulary.count("ab " * 200)
+    assert cache([], 8) == (prompt + 8) * of_a_token
+    assert cache([tool], 8) == (vocabulary.count("ab " * 200 + json.dumps(tool)) + 8) * of_a_token
+
+
+def test_a_prompt_without_a_tokenizer_counts_by_its_characters() -> None:
+    rows = [{"prompt": [{"role": "user", "content": "ab " * 20}], "example_id": 0}]
+    env = SimpleNamespace(tool_defs=None)
+    assert longest_prompt("nobody/such-a-model", [TrainingEnv("a", cast(Any, env), cast(Any, rows))]) == 20
+    assert longest_prompt("nobody/such-a-model", []) == 0
 
 
 def test_taking_turns_counts_the_larger_phase_and_one_file_of_weights() -> None:

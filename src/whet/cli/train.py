@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -151,9 +152,9 @@ def _print_config(config: RunConfig | SftConfig, json_output: bool) -> None:
         from whet.rl.plan import plan_training, rehearse
 
         with redirect_stdout(sys.stderr):  # what environments print is no part of the config
-            rehearse(config)
+            prompt = rehearse(config)
             trackers(config, KNOWN)
-        plan = plan_training(config)
+        plan = replace(plan_training(config), prompt=prompt)
         values, lines = plan.as_json(), plan.lines()
     if json_output:
         print_json({**config.model_dump(mode="json", exclude_none=True), **values})

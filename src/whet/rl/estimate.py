@@ -5,18 +5,24 @@ Memory by the formulas of `memory.py`, of fine-tuning in `plan.py`. docs/design/
 
 from __future__ import annotations
 
+import json
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from whet.errors import ModelLoadError
+from whet.envs.environment import Environment
+from whet.errors import MissingExtraError, ModelLoadError
 from whet.inference.architecture import Architecture
 from whet.inference.devices import choose_device
 from whet.inference.loading import base_of_adapter
 from whet.inference.model_names import gguf_file, on_this_machine
 from whet.inference.plain.family import OtherFamily, describe
+from whet.inference.rendering.vocabulary import Vocabulary
 from whet.inference.weights.gguf_cache import prepared
+from whet.messages import content_text
 from whet.rl.config import RunConfig
+from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.memory import (
     CACHE,
     parameter_count,
@@ -28,6 +34,7 @@ from whet.rl.memory import (
 from whet.rl.sections.training import TrainingConfig
 from whet.rl.sft.config import SftConfig
 from whet.rl.stored.stored_run import find_runs
+from whet.types import RolloutInput
 
 SAME_WORK = ("batch_size", "rollouts_per_example", "max_async_level", "sampling", "env", "lora", "learner", "inference")
 """Keys that must be equal for the steps of one run to say how long those of another take."""
@@ -49,10 +56,13 @@ class Estimate:
     data: dict[str, int] = field(default_factory=dict)  # of fine-tuning: rows, tokens, ... where it could be read
 
 
-def estimate(config: RunConfig, devices: Mapping[str, str]) -> Estimate:
-    """For a settled config that is about to run on these devices. Nothing is downloaded and no weight is read."""
+def estimate(config: RunConfig, devices: Mapping[str, str], prompt: int = 0) -> Estimate:
+    """For a settled config that is about to run on these devices. Nothing is downloaded and no weight is read.
+
+    prompt: tokens of the longest one, 0 where it is not known.
+    """
     arch, why = architecture(config.model)
-    memory = {} if arch is None else run_memory(arch, config, devices)
+    memory = {} if arch is None else run_memory(arch, config, devices, prompt)
     result = made_up(config, devices, arch, why, memory, SAME_WORK, steps=config.max_steps)
     return replace(result, total=_total_in_turn(result)) if config.deployment.colocate else result
 
@@ -143,6 +153,26 @@ def architecture(model: str) -> tuple[Architecture | None, str]:
     return (None, f"not estimated, since {arch.notice}") if isinstance(arch, OtherFamily) else (arch, "")
 
 
+CHARACTERS_OF_A_TOKEN = 3
+"""Where the model's tokenizer is not on this machine."""
+
+
+def longest_prompt(model: str, environments: Iterable[TrainingEnv]) -> int:
+    """Tokens of the longest prompt to learn from, tools included, as far as it is text, by the model's tokenizer."""
+    longest = max((_text(row, env.env) for env in environments for row in env.rows), key=len, default="")
+    try:
+        return Vocabulary(model).count(longest)
+    except (MissingExtraError, ModelLoadError):
+        return math.ceil(len(longest) / CHARACTERS_OF_A_TOKEN)
+
+
+def _text(row: RolloutInput, env: Environment) -> str:
+    info = row.get("info")
+    tools = info.get("tool_defs") if isinstance(info, Mapping) else None
+    said = [content_text(message.get("content")) for message in row["prompt"]]
+    return "".join([*said, *(json.dumps(tool) for tool in tools or env.tool_defs or ())])
+
+
 def lines(estimated: Estimate) -> list[str]:
     """For people, a line each."""
     shown = []
@@ -156,7 +186,7 @@ def lines(estimated: Estimate) -> list[str]:
         device = estimated.devices.get(name.partition(":")[0])
         shown.append(f"{name:<{width}}  {size_text(size):>9}" + (f"  {device}" if device else ""))
     if estimated.total is not None:
-        besides = "prompts and the environments' data come" if CACHE in estimated.memory else "the data comes"
+        besides = "later turns and the environments' data come" if CACHE in estimated.memory else "the data comes"
         shown.append(f"{'together':<{width}}  {size_text(estimated.total):>9}; {besides} on top")
     if estimated.step_seconds is not None:
         line = f"a step takes {estimated.step_seconds:.2f} s ({estimated.source})"

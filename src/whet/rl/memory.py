@@ -7,7 +7,8 @@
     masters       with weights_dtype bfloat16 4 x trained parameters
     gradients     4 x trained parameters
     optimiser     adamw 8, sgd 4 x trained parameters; muon 4 of matrices in layers, 8 of the rest
-    KV cache      sampler: rollouts in flight x max_tokens x 2 L K x 4 bytes (2 in bfloat16); prompts come on top
+    KV cache      sampler: rollouts in flight x (prompt + max_tokens) x 2 L K x 4 bytes (2 in bfloat16); later turns
+                  come on top. The prompt is the longest of the training tasks, where they are loaded
     taking turns  with colocate the device holds what learning or what sampling takes, whichever is more. A learner on a
                   GPU moves weights, masters and optimiser to host memory meanwhile; one on a CPU keeps them. Files are
                   handed over once
@@ -26,10 +27,10 @@
     loading       nothing more: ranks read their own rows, adapters' bases come tensor by tensor, and the float32 that a
                   learner of all weights on a GPU reads on its host is gone when the first files are handed over
     activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 4 W + 3 K + heads x length) + 2 H) x 4 bytes; with
-                  activation checkpointing x (L H + that of one layer + 2 H). The length is max_tokens, or in
-                  fine-tuning that of the longest sequence. Where tokens x V are few enough for one piece, 2 V more.
-                  Each rank has its own. With experts, 2 H more in a layer for each that a token goes to. In bfloat16 it
-                  is half, but for 3 H of a layer's 4 H, and the ends
+                  activation checkpointing x (L H + that of one layer + 2 H). The length is that of prompt and
+                  max_tokens, or in fine-tuning that of the longest sequence. Where tokens x V are few enough for one
+                  piece, 2 V more. Each rank has its own. With experts, 2 H more in a layer for each that a token goes
+                  to. In bfloat16 it is half, but for 3 H of a layer's 4 H, and the ends
 
 Each vLLM server that is started holds weights of its own; those of base_url are not counted. Where the config asks for
 more GPUs than are here, it is estimated for a machine that has them.
@@ -198,10 +199,10 @@ def _widths(arch: Architecture) -> tuple[int, int, int]:
     return arch.hidden_size, arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
 
 
-def memory_parts(arch: Architecture, config: RunConfig, *, on_gpu: bool = False) -> dict[str, int]:
-    """Bytes, by the formulas above; `on_gpu` says whether engines are on one."""
+def memory_parts(arch: Architecture, config: RunConfig, *, prompt: int = 0, on_gpu: bool = False) -> dict[str, int]:
+    """Bytes, by the formulas above; `prompt` in tokens, `on_gpu` says whether engines are on one."""
     in_flight = min(config.max_concurrent, round(config.batch_size * max(1.0, config.oversampling_factor)))
-    most = config.sampling.max_tokens
+    most = prompt + config.sampling.max_tokens
     engines = config.gpus.servers
     files = handed_files(config, on_gpu=on_gpu)
     parts = sampler_parts(arch, config.inference, config.lora, tokens=in_flight * most, engines=engines, files=files)
@@ -215,9 +216,9 @@ def memory_parts(arch: Architecture, config: RunConfig, *, on_gpu: bool = False)
     return parts
 
 
-def run_memory(arch: Architecture, config: RunConfig, devices: Mapping[str, str]) -> dict[str, int]:
+def run_memory(arch: Architecture, config: RunConfig, devices: Mapping[str, str], prompt: int = 0) -> dict[str, int]:
     """All that a run holds, by what it is for."""
-    parts = memory_parts(arch, config, on_gpu=devices["sampler"].startswith("cuda"))
+    parts = memory_parts(arch, config, prompt=prompt, on_gpu=devices["sampler"].startswith("cuda"))
     return parts | host_parts(config, devices, parts)
 
 

@@ -31,7 +31,7 @@ from whet.inference.vllm.interpreter import find_vllm
 from whet.rl import step_time
 from whet.rl.algorithms import check_imported
 from whet.rl.config import RunConfig
-from whet.rl.estimate import Estimate, architecture, devices, estimate, made_up
+from whet.rl.estimate import Estimate, architecture, devices, estimate, longest_prompt, made_up
 from whet.rl.estimate import lines as estimate_lines
 from whet.rl.fit import Shortage, shortages
 from whet.rl.loop.group_runner import TrainingEnv
@@ -72,6 +72,8 @@ class TrainingPlan(Generic[ConfigT]):
     """What learner and sampler compute on, without `auto`."""
     gpus: int
     """How many are here."""
+    prompt: int = 0
+    """Tokens of the longest prompt to learn from; 0 until environments are loaded."""
 
     @cached_property
     def placement(self) -> Placement:
@@ -88,7 +90,7 @@ class TrainingPlan(Generic[ConfigT]):
         """Bytes by what they are for; {} where the model is not known. Of fine-tuning, the data is read."""
         if isinstance(self.config, RunConfig):
             arch, _ = architecture(self.config.model)
-            return {} if arch is None else run_memory(arch, self.config, self.devices)
+            return {} if arch is None else run_memory(arch, self.config, self.devices, self.prompt)
         return self.estimate.memory
 
     @property
@@ -105,14 +107,14 @@ class TrainingPlan(Generic[ConfigT]):
     def estimate(self) -> Estimate:
         """Memory, and the time of a step where it is known. Of fine-tuning, the data is read."""
         if isinstance(self.config, RunConfig):
-            return estimate(self.config, self.devices)
-
+            return estimate(self.config, self.devices, self.prompt)
         return estimate_fine_tuning(self.config, self.devices)
 
     @cached_property
     def on_paper(self) -> StepTime | None:
         """What a step takes by the rates of the devices; None where they are not known, and for fine-tuning."""
-        return step_time.expected(self.config, self.devices) if isinstance(self.config, RunConfig) else None
+        config, devices = self.config, self.devices
+        return step_time.expected(config, devices, self.prompt) if isinstance(config, RunConfig) else None
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
@@ -308,10 +310,9 @@ def load_environments(config: RunConfig | SftConfig) -> tuple[list[TrainingEnv],
     ]
 
 
-def rehearse(config: RunConfig | SftConfig) -> None:
-    """Everything that `--dry-run` checks beyond the file: models, and environments by loading them.
-
-    Raises `WhetError` for what a run would refuse.
+def rehearse(config: RunConfig | SftConfig) -> int:
+    """Everything that `--dry-run` checks beyond the file: models, and environments by loading them. Returns the tokens
+    of the longest prompt. Raises `WhetError` for what a run would refuse.
     """
     load_env_files(config.env_file)
     check_inputs(config)
@@ -320,6 +321,7 @@ def rehearse(config: RunConfig | SftConfig) -> None:
         check_answers(env, held_out_rows(env), label)
     environments = [*(one.env for one in trained), *(env for _, env in held_out)]
     cancellation.run(_close(environments))
+    return longest_prompt(config.model, trained)
 
 
 async def _close(environments: Sequence[Environment]) -> None:

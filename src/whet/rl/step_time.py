@@ -14,8 +14,8 @@
 
 P are the parameters a token is multiplied with (the head where it is sampled or trained), T the tokens of a batch, W
 the width of all query heads, L layers, pairs those of a token and an earlier one. Taking turns, a step is the sum of
-all; asynchronous, the larger of sampling and the rest. Environments, scoring and what Python adds are not in it, nor,
-before a run, prompts, whose lengths are not known. docs/scaling.md compares it with what was measured.
+all; asynchronous, the larger of sampling and the rest. Environments, scoring and what Python adds are not in it.
+Before a run each prompt is as long as the longest of them. docs/scaling.md compares it with what was measured.
 
 Sources: operations of a token, Kaplan et al. 2020 (arXiv:2001.08361); of decoding, Pope et al. 2022 (arXiv:2211.05102);
 gathered bytes, Rajbhandari et al. 2019 (arXiv:1910.02054).
@@ -163,15 +163,17 @@ print(json.dumps(rates))
 """
 
 
-def expected(config: RunConfig, devices: Mapping[str, str]) -> StepTime | None:
-    """For a settled config; None where the model's sizes or the rates of its devices are not known.
+def expected(config: RunConfig, devices: Mapping[str, str], prompt: int = 0) -> StepTime | None:
+    """For a settled config and prompts of so many tokens; None where the sizes of the model or the rates of its devices
+    are not known.
 
     Where the config asks for GPUs that are not here, they are taken for H100.
     """
     arch, _ = architecture(config.model)
     device = devices["learner"]
     rates = cpu_rates(config.threads()[1]) if device == "cpu" else _gpus_here() if device.startswith("cuda") else None
-    return None if arch is None or rates is None else step_time(arch, config, rates)
+    work = Work(config.batch_size, config.sampling.max_tokens, prompt)
+    return None if arch is None or rates is None else step_time(arch, config, rates, work)
 
 
 def _gpus_here() -> Rates | None:

@@ -80,7 +80,7 @@ def engine_parts(
 
 # What an embedded engine frees: a large cache while nothing is sampled, all it has while a learner has the device.
 
-KEPT_CACHE = 1 << 26
+KEPT_CACHE = 1 << 24
 """Bytes of keys and values that stay allocated while nothing is sampled; what is larger is freed."""
 
 

@@ -28,6 +28,10 @@ class Vocabulary:
         except Exception as error:  # the library raises bare Exceptions
             raise ModelLoadError(f"{file} cannot be read ({str(error).partition(chr(10))[0]})") from None
 
+    def count(self, text: str) -> int:
+        """Tokens of a text, without those that a chat template adds."""
+        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
     def texts(self, ids: Sequence[int]) -> list[str]:
         """The text of each token, special ones by their names.
 

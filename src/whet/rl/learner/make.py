@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Dtype = Literal["float32", "bfloat16"]
 Base = Literal["dense", "packed"]
 
-_KEPT_ARRAY, _KEPT_HEAP, _GIVEN_BACK = 1 << 25, 1 << 29, 3 << 18
+_KEPT_ARRAY, _KEPT_HEAP, _GIVEN_BACK = 1 << 25, 1 << 29, 1 << 17
 """Bytes: of the largest array that is made in the process's own heap, and of what is kept of the heap when free; and
 of the largest one that is made there where memory is to stay small."""
 
@@ -295,8 +295,8 @@ def _set_allocator(*, small: bool) -> None:
     """Let the C library keep the memory of a step's arrays for the next step's, which are of the same sizes.
 
     By default glibc gives it back, and the kernel clears every page anew: 5 to 10 % of a small model's step. With
-    `small` it gives back at once what arrays from 4 MiB on leave, which between smaller ones would lie unused. That
-    costs 7 % of a learner's time (SmolLM2-135M, one thread), so it is for bases that were chosen for their size: in
+    `small` it gives back at once what arrays from 128 KiB on leave, which between smaller ones would lie unused. That
+    costs 10 % of a learner's time (SmolLM2-135M, one thread), so it is for bases that were chosen for their size: in
     blocks or bfloat16. Other C libraries are left as they are.
     """
     library = ctypes.CDLL(None)

@@ -25,6 +25,7 @@ from whet.inference.loading import ModelFiles, read_model
 from whet.records.directory import failure_message, report_or_note
 from whet.records.lock import EndState
 from whet.rl.config import RunConfig
+from whet.rl.estimate import longest_prompt
 from whet.rl.learner.ranks.ranks_learner import RanksLearner
 from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.loop.training_loop import TrainingLoop
@@ -110,6 +111,9 @@ def begin(config: ConfigT, *, resume: bool, quiet: bool) -> Iterator[BegunRun[Co
     check_inputs(config)
     announce(config.name, config.model, config.learns_from, quiet=quiet)
     environments, held_out = load_environments(config)
+    if environments:
+        plan = replace(plan, prompt=longest_prompt(config.model, environments))
+        plan.check_memory()
     identities = identities_of(*environment_sections(config))
     if resume:
         check_identities(directory.path, identities)
