@@ -4,8 +4,8 @@
     python benchmarks/function_calling.py --to results --seeds 0 --smoke     # whet/tiny, a step each: that it runs
 
 Runs and evaluations are in `--to`; one that is complete is not repeated, so an interrupted script goes on where it
-was. Trained is on the category simple_python; the table is of other categories, greedy, one answer each, with a 95 %
-interval over questions, all seeds' answers to one of which count as one observation.
+was. Trained is on the category simple_python; the tables are of other categories, one greedy answer to each question
+and two at temperature 1, with a 95 % interval over questions, all seeds' answers to one of which count as one observation.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from whet.evals.analysis.statistics import clustered_mean
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS, BFCL = ROOT / "configs" / "bfcl", ROOT / "environments" / "bfcl"
 CATEGORIES = ("multiple", "live_simple", "irrelevance")
+SAMPLED = CATEGORIES[:2]
 SMOKE = ["--model", "whet/tiny", "--max_steps", "1", "--batch_size", "4", "--data.too_long", "skip"]
 
 
@@ -43,13 +44,13 @@ def trained(to: Path, name: str, command: str, config: str, *options: str) -> st
     return model
 
 
-def answers(to: Path, name: str, model: str, num: int) -> list[dict[str, Any]]:
+def answers(to: Path, model: str, num: int, categories: Sequence[str], temperature: int) -> list[dict[str, Any]]:
     """The evaluation's rollouts: `reward`, and `info` with the category."""
-    folder = to / "evals" / name
+    folder = to / "evals" / f"{model.replace('/', '-')}-{temperature}"
     if not list(folder.glob("*/*/metadata.json")):
-        arguments = json.dumps({"categories": CATEGORIES, "num_eval": num})
-        options = ["-m", model, "-n", "-1", "-r", "1", "-T", "0", "-t", "64", "-a", arguments, "--threads", "1"]
-        whet(to, "eval", "run", str(BFCL), *options, "-o", str(folder))
+        arguments = json.dumps({"categories": categories, "num_eval": num})
+        options = ["-m", model, "-n", "-1", "-r", str(1 + temperature), "-T", str(temperature), "-t", "64"]
+        whet(to, "eval", "run", str(BFCL), *options, "-a", arguments, "--threads", "1", "-o", str(folder))
     (results,) = folder.glob("*/*/results.jsonl")
     return [json.loads(line) for line in results.read_text().splitlines()]
 
@@ -96,14 +97,15 @@ def main() -> None:
         base = SMOKE if args.smoke else []
         imitated.append(trained(to, f"sft-{seed}", "sft", "sft", "--data.path", "calls.jsonl", *base, *of_seed))
         reinforced.append(trained(to, f"rl-{seed}", "run", "rl", *environment, *of_seed))
-        teacher = ["--algorithm.reference", f"runs/rl-{args.seeds[0]}/adapters/step_{1 if args.smoke else 12}"]
+        teacher = ["--algorithm.reference", f"runs/rl-{args.seeds[0]}/adapters/step_{1 if args.smoke else 8}"]
         distilled.append(trained(to, f"opd-{seed}", "run", "distill", *environment, *teacher, *of_seed))
     models |= {"imitation, 8 batches": imitated, "reinforcement learning": reinforced, "distillation": distilled}
-    print(f"| | {' | '.join(CATEGORIES)} |\n|---|{'---|' * len(CATEGORIES)}")
-    for name, made in models.items():
-        rows = [row for model in made for row in answers(to, model.replace("/", "-"), model, num)]
-        shares = [share([row for row in rows if row["info"]["category"] == category]) for category in CATEGORIES]
-        print(f"| {name} | {' | '.join(shares)} |", flush=True)
+    for temperature, categories in enumerate((CATEGORIES, SAMPLED)):
+        print(f"\n| temperature {temperature} | {' | '.join(categories)} |\n|---|{'---|' * len(categories)}")
+        for name, made in models.items():
+            rows = [row for model in made for row in answers(to, model, num, categories, temperature)]
+            shares = [share([row for row in rows if row["info"]["category"] == category]) for category in categories]
+            print(f"| {name} | {' | '.join(shares)} |", flush=True)
 
 
 def _path() -> dict[str, str]:
