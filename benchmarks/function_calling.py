@@ -5,7 +5,7 @@
 
 Runs and evaluations are in `--to`; one that is complete is not repeated, so an interrupted script goes on where it
 was. Trained is on the category simple_python; the tables are of other categories, one greedy answer to each question
-and two at temperature 1, with a 95 % interval over questions, all seeds' answers to one of which count as one observation.
+and two at temperature 1, with a 95 % interval over questions: all seeds' answers to one of them are one observation.
 """
 
 from __future__ import annotations
