@@ -231,7 +231,7 @@ def test_no_sandbox_hides_keys_and_is_reported(
 
 @pytest.mark.parts
 def test_code_that_hangs_is_ended_and_what_was_seen_before_is_told(review: Review) -> None:
-    report = review(reward="hang", before="import time\ndef hang():\n    time.sleep(3600)\n", timeout_s=5)
+    report = review(reward="hang", before="import time\ndef hang():\n    time.sleep(3600)\n", timeout_s=20)
     assert "right answer, plain" in message(report, "unfinished")
 
 
