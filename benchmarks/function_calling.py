@@ -4,8 +4,9 @@
     python benchmarks/function_calling.py --to results --seeds 0 --smoke     # whet/tiny, a step each: that it runs
 
 Runs and evaluations are in `--to`; one that is complete is not repeated, so an interrupted script goes on where it
-was. Trained is on the category simple_python; the tables are of other categories, one greedy answer to each question
-and two at temperature 1, with a 95 % interval over questions: all seeds' answers to one of them are one observation.
+was. Trained is on the category simple_python; the tables are of other categories: one greedy answer to each question,
+and two at temperature 1 of what learned from answers at that temperature. Means have a 95 % interval over questions,
+all seeds' answers to one of which are one observation, and the mean of each seed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CONFIGS, BFCL = ROOT / "configs" / "bfcl", ROOT / "environments" / "bfcl"
 CATEGORIES = ("multiple", "live_simple", "irrelevance")
 SAMPLED = CATEGORIES[:2]
+START, REINFORCED, DISTILLED = "start: 4 batches imitated", "reinforcement learning", "distillation"
 SMOKE = ["--model", "whet/tiny", "--max_steps", "1", "--batch_size", "4", "--data.too_long", "skip"]
 
 
@@ -63,6 +65,13 @@ def share(rows: Sequence[dict[str, Any]]) -> str:
     return "" if mean is None else f"{mean.mean:.2f} ({mean.interval})"
 
 
+def cell(of_seeds: Sequence[Sequence[dict[str, Any]]], category: str) -> str:
+    """Of one row of a table: the share of all seeds, and of each."""
+    kept = [[row for row in rows if row["info"]["category"] == category] for rows in of_seeds]
+    each = ", ".join(f"{sum(row['reward'] for row in rows) / max(1, len(rows)):.2f}" for rows in kept)
+    return share([row for rows in kept for row in rows]) + (f"; {each}" if len(kept) > 1 else "")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--to", type=Path, required=True, help="folder of runs and evaluations")
@@ -89,7 +98,7 @@ def main() -> None:
         "--data.path",
         "calls.jsonl",
     )
-    models = {"untrained": ["whet/tiny" if args.smoke else "smollm2-135m"], "start: 4 batches imitated": [start]}
+    models = {"untrained": ["whet/tiny" if args.smoke else "smollm2-135m"], START: [start]}
     smoke = ["--max_steps", "1"] if args.smoke else []
     imitated, reinforced, distilled = [], [], []
     for seed in args.seeds:
@@ -99,13 +108,13 @@ def main() -> None:
         reinforced.append(trained(to, f"rl-{seed}", "run", "rl", *environment, *of_seed))
         teacher = ["--algorithm.reference", f"runs/rl-{args.seeds[0]}/adapters/step_{1 if args.smoke else 8}"]
         distilled.append(trained(to, f"opd-{seed}", "run", "distill", *environment, *teacher, *of_seed))
-    models |= {"imitation, 8 batches": imitated, "reinforcement learning": reinforced, "distillation": distilled}
-    for temperature, categories in enumerate((CATEGORIES, SAMPLED)):
+    models |= {"imitation, 8 batches": imitated, REINFORCED: reinforced, DISTILLED: distilled}
+    from_samples = {name: models[name] for name in (START, REINFORCED, DISTILLED)}
+    for temperature, (categories, compared) in enumerate(((CATEGORIES, models), (SAMPLED, from_samples))):
         print(f"\n| temperature {temperature} | {' | '.join(categories)} |\n|---|{'---|' * len(categories)}")
-        for name, made in models.items():
-            rows = [row for model in made for row in answers(to, model, num, categories, temperature)]
-            shares = [share([row for row in rows if row["info"]["category"] == category]) for category in categories]
-            print(f"| {name} | {' | '.join(shares)} |", flush=True)
+        for name, made in compared.items():
+            rows = [answers(to, model, num, categories, temperature) for model in made]
+            print(f"| {name} | {' | '.join(cell(rows, category) for category in categories)} |", flush=True)
 
 
 def _path() -> dict[str, str]:

@@ -320,7 +320,7 @@ def test_the_longest_prompt_of_the_training_tasks_is_counted_with_its_tools(
     of_a_token = cache([], 9) - cache([], 8)
     prompt = vocabulary.count("ab " * 200)
     assert cache([], 8) == (prompt + 8) * of_a_token
-    assert cache([tool], 8) == (vocabulary.count("ab " * 200 + json.dumps(tool)) + 8) * of_a_token
+    assert cache([tool], 8) == (vocabulary.count("ab " * 200 + json.dumps([tool])) + 8) * of_a_token
 
 
 def test_a_prompt_without_a_tokenizer_counts_by_its_characters() -> None:

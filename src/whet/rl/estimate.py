@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from whet.envs.environment import Environment
 from whet.errors import MissingExtraError, ModelLoadError
 from whet.inference.architecture import Architecture
 from whet.inference.devices import choose_device
@@ -34,7 +33,6 @@ from whet.rl.memory import (
 from whet.rl.sections.training import TrainingConfig
 from whet.rl.sft.config import SftConfig
 from whet.rl.stored.stored_run import find_runs
-from whet.types import RolloutInput
 
 SAME_WORK = ("batch_size", "rollouts_per_example", "max_async_level", "sampling", "env", "lora", "learner", "inference")
 """Keys that must be equal for the steps of one run to say how long those of another take."""
@@ -159,18 +157,20 @@ CHARACTERS_OF_A_TOKEN = 3
 
 def longest_prompt(model: str, environments: Iterable[TrainingEnv]) -> int:
     """Tokens of the longest prompt to learn from, tools included, as far as it is text, by the model's tokenizer."""
-    longest = max((_text(row, env.env) for env in environments for row in env.rows), key=len, default="")
+    longest = max((text for env in environments for text in _texts(env)), key=len, default="")
     try:
         return Vocabulary(model).count(longest)
     except (MissingExtraError, ModelLoadError):
         return math.ceil(len(longest) / CHARACTERS_OF_A_TOKEN)
 
 
-def _text(row: RolloutInput, env: Environment) -> str:
-    info = row.get("info")
-    tools = info.get("tool_defs") if isinstance(info, Mapping) else None
-    said = [content_text(message.get("content")) for message in row["prompt"]]
-    return "".join([*said, *(json.dumps(tool) for tool in tools or env.tool_defs or ())])
+def _texts(env: TrainingEnv) -> Iterator[str]:
+    tools = json.dumps(env.env.tool_defs) if env.env.tool_defs else ""
+    for row in env.rows:
+        info = row.get("info")
+        own = info.get("tool_defs") if isinstance(info, Mapping) else None
+        said = (content_text(message.get("content")) for message in row["prompt"])
+        yield "".join([*said, json.dumps(own) if own else tools])
 
 
 def lines(estimated: Estimate) -> list[str]:
