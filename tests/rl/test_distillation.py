@@ -103,6 +103,12 @@ def gradients(student: Path, tmp_path: Path, chosen: list[Group], config: RunCon
     return {name: p.grad / part.divisor for name, p in learner.weights.parameters()}
 
 
+def difference(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    """Of all gradients together, relative: |found - expected| / |expected|."""
+    vectors = [torch.cat([each[name].flatten().double() for name in found]) for each in (found, expected)]
+    return float((vectors[0] - vectors[1]).norm() / vectors[1].norm())
+
+
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
 def test_gradients_of_both_are_the_weighted_sum_of_each_alone(student: Path, tmp_path: Path, aggregation: str) -> None:
     environments = [{**ENVIRONMENTS[0], "loss_weight": 0.5}, {**ENVIRONMENTS[1], "loss_weight": 3.0}]
@@ -113,8 +119,10 @@ def test_gradients_of_both_are_the_weighted_sum_of_each_alone(student: Path, tmp
     found = gradients(student, tmp_path, groups(), both)
     alone = [gradients(student, tmp_path, groups()[n : n + 1], config) for n, config in enumerate((rl, taught))]
     scale = max(float(gradient.abs().max()) for gradient in found.values())
+    expected = {name: alone[0][name] + alone[1][name] for name in found}
+    assert difference(found, expected) <= 1e-6
     for name, gradient in found.items():
-        torch.testing.assert_close(gradient, alone[0][name] + alone[1][name], atol=2e-6 * scale, rtol=0)
+        torch.testing.assert_close(gradient, expected[name], atol=2e-6 * scale, rtol=0)
     assert any(float(gradient.abs().max()) > 1e-3 * scale for gradient in alone[0].values())
 
 
