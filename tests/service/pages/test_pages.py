@@ -81,6 +81,16 @@ def test_settings_lead_to_the_first_of_their_pages(service: Any, log_in: Callabl
     assert service.client.get("/settings", follow_redirects=False).headers["location"].startswith("/login")
 
 
+@pytest.mark.parametrize("path", PAGES)
+def test_the_link_at_the_top_to_the_part_of_a_page_is_marked(path: str, log_in: Callable[[str], Pages]) -> None:
+    top = log_in("ann").get(path).partition('aria-label="Pages"')[2].partition("</nav>")[0]
+    (marked,) = re.findall(r'href="([^"]*)"[^>]*aria-current="page"', top)
+    of_settings = PAGES.index(path) >= PAGES.index("/tokens")
+    assert marked == (
+        "/tokens" if of_settings else "/evaluations" if path == "/searches" else path.removesuffix("/new")
+    )
+
+
 def test_a_secret_is_set_and_its_value_shown_nowhere(log_in: Callable[[str], Pages]) -> None:
     pages = log_in("ann")
     html = pages.send("/secrets", owner="ann", name="JUDGE_KEY", value="sk-canary-0001")
