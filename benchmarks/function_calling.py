@@ -6,7 +6,8 @@
 Runs and evaluations are in `--to`; one that is complete is not repeated, so an interrupted script goes on where it
 was. Trained is on the category simple_python; the tables are of other categories: one greedy answer to each question,
 and two at temperature 1 before and after reinforcement learning, which samples so. Means have a 95 % interval over
-questions, all seeds' answers to one of which are one observation, and the mean of each seed.
+questions, all seeds' answers to one of which are one observation, and the mean of each seed. `figures.json` has the
+reward of each answer and what runs recorded at each step.
 """
 
 from __future__ import annotations
@@ -26,6 +27,15 @@ CONFIGS, BFCL = ROOT / "configs" / "bfcl", ROOT / "environments" / "bfcl"
 CATEGORIES = ("multiple", "live_simple", "irrelevance")
 SAMPLED = CATEGORIES[:2]
 START, REINFORCED = "start: 4 batches imitated", "reinforcement learning"
+RECORDED = (
+    "step",
+    "reward/mean",
+    "rollouts/truncated_frac",
+    "groups/zero_variance_frac",
+    "policy/entropy",
+    "time/step",
+)
+CURVE = (*RECORDED, "optim/loss", "validation/loss")
 SMOKE = ["--model", "whet/tiny", "--max_steps", "1", "--batch_size", "4", "--data.too_long", "skip"]
 
 
@@ -58,11 +68,22 @@ def answers(to: Path, model: str, num: int, categories: Sequence[str], temperatu
 
 
 def share(rows: Sequence[dict[str, Any]]) -> str:
-    by_question: dict[object, list[float]] = {}
+    mean = clustered_mean(rewards(rows))
+    return "" if mean is None else f"{mean.mean:.2f} ({mean.interval})"
+
+
+def rewards(rows: Sequence[dict[str, Any]]) -> dict[Any, list[float]]:
+    """Of a model's answers, by question."""
+    by_question: dict[Any, list[float]] = {}
     for row in rows:
         by_question.setdefault(row["info"]["id"], []).append(row["reward"])
-    mean = clustered_mean(by_question)
-    return "" if mean is None else f"{mean.mean:.2f} ({mean.interval})"
+    return by_question
+
+
+def curve(metrics: Path) -> list[dict[str, float]]:
+    """What a run recorded at each step, of the keys that there are."""
+    rows = map(json.loads, metrics.read_text().splitlines())
+    return [{key: round(row[key], 4) for key in CURVE if row.get(key) is not None} for row in rows]
 
 
 def cell(of_seeds: Sequence[Sequence[dict[str, Any]]], category: str) -> str:
@@ -110,11 +131,16 @@ def main() -> None:
         distilled.append(trained(to, f"opd-{seed}", "run", "distill", *environment, *teacher, *of_seed))
     models |= {"imitation, 8 batches": imitated, REINFORCED: reinforced, "distillation": distilled}
     sampled = {name: models[name] for name in (START, REINFORCED)}
+    found: dict[str, dict[str, list[float]]] = {}
     for temperature, (categories, compared) in enumerate(((CATEGORIES, models), (SAMPLED, sampled))):
         print(f"\n| temperature {temperature} | {' | '.join(categories)} |\n|---|{'---|' * len(categories)}")
         for name, made in compared.items():
             rows = [answers(to, model, num, categories, temperature) for model in made]
+            for model, of_model in zip(made, rows, strict=True):
+                found[f"{model}, temperature {temperature}"] = rewards(of_model)
             print(f"| {name} | {' | '.join(cell(rows, category) for category in categories)} |", flush=True)
+    steps = {run.parent.name: curve(run) for run in sorted(to.glob("runs/*/metrics.jsonl"))}
+    (to / "figures.json").write_text(json.dumps({"answers": found, "steps": steps}, indent=0, sort_keys=True) + "\n")
 
 
 def _path() -> dict[str, str]:
