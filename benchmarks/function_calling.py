@@ -4,10 +4,9 @@
     python benchmarks/function_calling.py --to results --seeds 0 --smoke     # whet/tiny, a step each: that it runs
 
 Runs and evaluations are in `--to`; one that is complete is not repeated, so an interrupted script goes on where it
-was. Trained is on the category simple_python; the tables are of other categories: one greedy answer to each question,
-and two at temperature 1 before and after reinforcement learning, which samples so. Means have a 95 % interval over
-questions, all seeds' answers to one of which are one observation, and the mean of each seed. `figures.json` has the
-reward of each answer and what runs recorded at each step.
+was. Trained is on the category simple_python; the table is of other categories, greedy, one answer each. Means have a
+95 % interval over questions, all seeds' answers to one of which are one observation, and the mean of each seed.
+`figures.json` has the reward of each answer and what runs recorded at each step.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from whet.evals.analysis.statistics import clustered_mean
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS, BFCL = ROOT / "configs" / "bfcl", ROOT / "environments" / "bfcl"
 CATEGORIES = ("multiple", "live_simple", "irrelevance")
-SAMPLED = CATEGORIES[:2]
-START, REINFORCED = "start: 4 batches imitated", "reinforcement learning"
 RECORDED = (
     "step",
     "reward/mean",
@@ -56,12 +53,12 @@ def trained(to: Path, name: str, command: str, config: str, *options: str) -> st
     return model
 
 
-def answers(to: Path, model: str, num: int, categories: Sequence[str], temperature: int) -> list[dict[str, Any]]:
+def answers(to: Path, model: str, num: int) -> list[dict[str, Any]]:
     """The evaluation's rollouts: `reward`, and `info` with the category."""
-    folder = to / "evals" / f"{model.replace('/', '-')}-{temperature}"
+    folder = to / "evals" / model.replace("/", "-")
     if not list(folder.glob("*/*/metadata.json")):
-        arguments = json.dumps({"categories": categories, "num_eval": num})
-        options = ["-m", model, "-n", "-1", "-r", str(1 + temperature), "-T", str(temperature), "-t", "64"]
+        arguments = json.dumps({"categories": CATEGORIES, "num_eval": num})
+        options = ["-m", model, "-n", "-1", "-r", "1", "-T", "0", "-t", "64"]
         whet(to, "eval", "run", str(BFCL), *options, "-a", arguments, "--threads", "1", "-o", str(folder))
     (results,) = folder.glob("*/*/results.jsonl")
     return [json.loads(line) for line in results.read_text().splitlines()]
@@ -119,7 +116,7 @@ def main() -> None:
         "--data.path",
         "calls.jsonl",
     )
-    models = {"untrained": ["whet/tiny" if args.smoke else "smollm2-135m"], START: [start]}
+    models = {"untrained": ["whet/tiny" if args.smoke else "smollm2-135m"], "start: 4 batches imitated": [start]}
     smoke = ["--max_steps", "1"] if args.smoke else []
     imitated, reinforced, distilled = [], [], []
     for seed in args.seeds:
@@ -129,18 +126,15 @@ def main() -> None:
         reinforced.append(trained(to, f"rl-{seed}", "run", "rl", *environment, *of_seed))
         teacher = ["--algorithm.reference", f"runs/rl-{args.seeds[0]}/adapters/step_{1 if args.smoke else 8}"]
         distilled.append(trained(to, f"opd-{seed}", "run", "distill", *environment, *teacher, *of_seed))
-    models |= {"imitation, 8 batches": imitated, REINFORCED: reinforced, "distillation": distilled}
-    sampled = {name: models[name] for name in (START, REINFORCED)}
-    found: dict[str, dict[str, list[float]]] = {}
-    for temperature, (categories, compared) in enumerate(((CATEGORIES, models), (SAMPLED, sampled))):
-        print(f"\n| temperature {temperature} | {' | '.join(categories)} |\n|---|{'---|' * len(categories)}")
-        for name, made in compared.items():
-            rows = [answers(to, model, num, categories, temperature) for model in made]
-            for model, of_model in zip(made, rows, strict=True):
-                found[f"{model}, temperature {temperature}"] = rewards(of_model)
-            print(f"| {name} | {' | '.join(cell(rows, category) for category in categories)} |", flush=True)
+    models |= {"imitation, 8 batches": imitated, "reinforcement learning": reinforced, "distillation": distilled}
+    found: dict[str, dict[Any, list[float]]] = {}
+    print(f"| | {' | '.join(CATEGORIES)} |\n|---|{'---|' * len(CATEGORIES)}")
+    for name, made in models.items():
+        rows = [answers(to, model, num) for model in made]
+        found |= {model: rewards(of_model) for model, of_model in zip(made, rows, strict=True)}
+        print(f"| {name} | {' | '.join(cell(rows, category) for category in CATEGORIES)} |", flush=True)
     steps = {run.parent.name: curve(run) for run in sorted(to.glob("runs/*/metrics.jsonl"))}
-    (to / "figures.json").write_text(json.dumps({"answers": found, "steps": steps}, indent=0, sort_keys=True) + "\n")
+    (to / "figures.json").write_text(json.dumps({"answers": found, "steps": steps}, sort_keys=True) + "\n")
 
 
 def _path() -> dict[str, str]:
