@@ -38,7 +38,7 @@ service: install  ## Start the training service with a sample run in its queue: 
 
 test: install  ## All checks, and all tests but the longest
 	@$(MAKE) --no-print-directory -j 2 check rewritten
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(LAST_RESORT) $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rsfE $(LAST_RESORT) $(PYTEST_ARGS)
 
 # The bytecode of all tests with their assertions, which each worker would otherwise make for itself.
 # Tests that cannot be imported are reported when they are to be run.
@@ -52,13 +52,13 @@ test-parts: install  ## The tests with heavy real parts (it downloads SmolLM2-13
 	@$(MAKE) --no-print-directory -j 3 parity vllm openenv nemo inspect trl trainers v1 bfcl
 	@$(BIN)/whet model get smollm2-135m
 	@$(BIN)/python scripts/browser.py
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true $(PARTS_ARGS) -m 'parts and not long'
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rsfE -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true $(PARTS_ARGS) -m 'parts and not long'
 
 test-gpu: install  ## The tests that compute on a CUDA device
-	@$(BIN)/python -m pytest -rs -m gpu
+	@$(BIN)/python -m pytest -rsfE -m gpu
 
 soak: install parity vllm  ## The tests that take long: hundreds of kills, heavy input
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(PYTEST_ARGS) -m long
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rsfE $(PYTEST_ARGS) -m long
 
 parity: install  ## Set up .venv-parity: verifiers 0.1.14, which whet is compared with
 	@$(BIN)/python scripts/parity_venv.py

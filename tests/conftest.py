@@ -105,6 +105,20 @@ def pytest_configure(config: pytest.Config) -> None:
         gc.disable()  # importing all tests makes a million objects that stay: until then no garbage is among them
     if not hasattr(config, "workerinput"):  # pytest-xdist's workers report to the process that started them
         config.pluginmanager.register(_skips.Skips())
+        if os.environ.get("CI"):
+            config.pluginmanager.register(Failures(config))
+
+
+class Failures:
+    """Names each failure when it comes: a run that a time limit ends prints no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+            terminal.write_line(f"\nfailed: {report.nodeid} ({report.when})")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

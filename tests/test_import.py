@@ -54,8 +54,9 @@ def test_the_embedded_engine_needs_no_model_of_transformers(tmp_path):
     assert modules.isdisjoint({"transformers.modeling_utils", "torch._dynamo", "sympy", "accelerate"})
 
 
+@pytest.mark.parts
 def test_an_adapter_needs_no_bitsandbytes():
-    pytest.importorskip("bitsandbytes")
+    pytest.importorskip("bitsandbytes", reason="the extra 'quantised' is not installed")
     assert "bitsandbytes" not in modules_after("import whet.rl.learner.lora")
 
 

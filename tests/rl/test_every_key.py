@@ -50,6 +50,7 @@ from whet.rl.plan import plan_training
 from whet.rl.run import run_training
 from whet.rl.sections.algorithm import INITIAL
 from whet.rl.sections.spellings import REASONS
+from whet.rl.sections.training import TrainingEnvConfig
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.supervision import backends
 from whet.rl.supervision.ending import Budget, reason_to_stop
@@ -170,6 +171,12 @@ class Made(Exception):
     """What a part would be made with is known."""
 
 
+def unread(section: TrainingEnvConfig) -> TrainingEnv:
+    """The environment of a section, without its package and its rows."""
+    environment: Any = SimpleNamespace(tool_defs=None)
+    return TrainingEnv(section.label, environment, [])
+
+
 def made(config: RunConfig, part: str) -> dict[str, Any]:
     """The options with which a run makes its `part`."""
     found = dict[str, Any]()
@@ -179,7 +186,7 @@ def made(config: RunConfig, part: str) -> dict[str, Any]:
         raise Made
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whet.rl.plan, "training_env", lambda env: env)
+        patch.setattr(whet.rl.plan, "training_env", unread)
         patch.setattr(whet.rl.plan, "load_environment", lambda *_, **__: None)
         patch.setattr(backends, "make_learner", lambda *_, **__: SimpleNamespace(close=lambda: None))
         patch.setattr(backends, "local_ranks", lambda *_, **__: note)
@@ -202,7 +209,7 @@ def missing(config: RunConfig) -> tuple[str, ...]:
 def first_process(config: RunConfig) -> str:
     """Which process of its own a run starts first."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whet.rl.plan, "training_env", lambda env: env)
+        patch.setattr(whet.rl.plan, "training_env", unread)
         patch.setattr(whet.rl.plan, "load_environment", lambda *_, **__: None)
         for part in ("EngineProcess", "local_ranks", "make_learner"):
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -32,10 +33,9 @@ def test_the_peak_of_a_child_is_seen_after_it_and_once() -> None:
 def test_where_the_kernel_keeps_no_peak_what_was_polled_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_reset", lambda pid: False)
     peaks = PeakMemory()
-    block = bytearray(64 * MIB)
-    block[::4096] = b"1" * len(block[::4096])
-    peaks.poll()
-    del block
+    with mmap.mmap(-1, 64 * MIB) as block:  # never a part of a heap that keeps what is freed
+        block[::4096] = b"1" * len(block[::4096])
+        peaks.poll()
     (before, after) = (next(iter(peaks.take().values())).own for _ in range(2))
     assert before > after + 32 * MIB
 
