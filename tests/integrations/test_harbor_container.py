@@ -6,6 +6,7 @@ The image needs Debian's `useradd`, and WHET_TEST_ENGINE be docker or podman.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ import whet
 from whet.errors import ConfigError
 from whet.integrations.harbor_container import _own_folder
 from whet.integrations.harbor_env import SOLVE, HarborEnv
+from whet.rollouts.groups import run_group
+from whet.sandboxes import docker
 from whet.sandboxes.docker import DockerBackend
 from whet.types import State
 
@@ -87,15 +90,11 @@ def test_arguments_of_bubblewrap_are_refused_for_containers(task: Make, argument
 
 
 @pytest.mark.parametrize("argument", ["network", "verifier_network"])
-def test_single_hosts_cannot_be_allowed_in_a_container(task: Make, argument: str) -> None:
-    with pytest.raises(ConfigError, match=r"containers reach \['pypi\.org'\] only as \['\*'\]"):
-        whet.load_environment(f"harbor:{task()}", backend="podman", **{argument: ["pypi.org"]})
-    whet.load_environment(f"harbor:{task()}", backend="podman", **{argument: ["*"]})
-
-
-def test_an_agent_of_others_is_refused_in_a_container(task: Make) -> None:
-    with pytest.raises(ConfigError, match=r"agent.*bubblewrap"):
-        whet.load_environment(f"harbor:{task()}", backend="docker", agent="bash")
+def test_hosts_that_are_none_are_refused(task: Make, argument: str) -> None:
+    with pytest.raises(ConfigError, match="without a scheme"):
+        whet.load_environment(f"harbor:{task()}", backend="podman", **{argument: ["https://pypi.org"]})
+    for hosts in (["*"], ["pypi.org"]):
+        whet.load_environment(f"harbor:{task()}", backend="podman", **{argument: hosts})
 
 
 def test_a_build_that_fails_names_the_file_and_says_why(
@@ -166,3 +165,46 @@ def test_a_container_that_writes_more_than_its_disk_is_ended(container_task: Mak
     )
     assert "on" not in outputs[0].split()
     assert state["reward"] == 0.0
+
+
+def call(command: str) -> dict[str, Any]:
+    return {"tool_calls": [{"id": "call", "name": "bash", "arguments": json.dumps({"command": command})}]}
+
+
+@pytest.fixture
+def listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image with the Python that opens the socket of a container, which is downloaded otherwise."""
+    monkeypatch.setattr(docker, "IMAGE", IMAGE)
+
+
+@needs_engine
+def test_an_agent_of_others_reaches_its_model_and_nothing_else(container_task: Make, listens: None) -> None:
+    env = whet.load_environment(f"harbor:{container_task()}", backend=ENGINE, agent="bash")
+    ask = "python3 -c 'import urllib.request as u; u.urlopen(\"http://pypi.org\")' 2>&1 | tail -1"
+    script = [call(f"whoami; pwd; ls /tests; grep -c : /proc/net/dev; {ask}"), call("count-words > out/count"), "Done."]
+    state = played(env, script)
+    assert (state["error"], state["reward"]) == (None, 1.0)
+    words = state["trajectory"][1]["prompt"][-1]["content"].split()
+    assert words[:2] == ["player", "/app"]
+    assert words[-6:] == ["1", "urllib.error.HTTPError:", "HTTP", "Error", "403:", "Forbidden"]
+
+
+@needs_engine
+def test_an_agent_whose_program_the_image_lacks_is_refused(container_task: Make, listens: None) -> None:
+    without = f"{DOCKERFILE}USER root\nRUN rm -f $(command -v python3) /usr/bin/python3\nUSER player\n"
+    env = whet.load_environment(
+        f"harbor:{container_task(environment__Dockerfile=without)}", backend=ENGINE, agent="bash"
+    )
+    with pytest.raises(ConfigError, match=r"agent 'bash' is run by python3, which the image of task .* lacks"):
+        played(env, ["Done."])
+
+
+def played(env: whet.Environment, script: list[Any]) -> State:
+    async def attempt() -> State:
+        try:
+            (state,) = await run_group(env, [env.get_dataset()[0]], whet.ScriptedClient(script), "m", {})
+            return state
+        finally:
+            await env.close()
+
+    return asyncio.run(attempt())

@@ -7,17 +7,24 @@ tests download nothing. WHET_TEST_ENGINE is the program, docker or podman.
 from __future__ import annotations
 
 import asyncio
+import http.server
 import os
 import socket
-from collections.abc import Callable, Coroutine
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from whet.errors import SandboxError, SandboxUnavailableError
+from whet.sandboxes import docker
 from whet.sandboxes.docker import DockerBackend, DockerSandbox, exec_arguments, run_arguments
 from whet.sandboxes.protocol import SandboxSpec
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the loopback of a container is served on Linux alone")
 
 
 def scripted(folder: Path, script: str) -> str:
@@ -168,6 +175,62 @@ def test_names_of_files_cannot_pass_for_changed_paths(tmp_path: Path) -> None:
     assert asyncio.run(run()) == {"/app", "/app/x", "/opt/tool"}
 
 
+@pytest.fixture
+def web() -> Iterator[str]:
+    """Address and port of a server of this machine that answers `here`."""
+
+    class Here(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "4")
+            self.end_headers()
+            self.wfile.write(b"here")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Here) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())"
+
+
+@linux
+def test_a_socket_that_a_second_container_opens_is_served_by_the_proxy(tmp_path: Path, web: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    # The engine runs what it is asked for on this machine, where the port and the folder have other names.
+    script = """case "$*" in
+    *--rm*)
+        while [ $# -gt 2 ]; do case "$2" in *:/channel) folder=${2%:/channel};; esac; shift; done
+        python3 -c "$(printf %s "$2" | sed "s#/channel/#$folder/#; s#3128#PORT#")";;
+    exec*) for last; do :; done; exec python3 -c 'FETCH' "$last";;
+    esac"""
+    program = scripted(tmp_path, script.replace("PORT", str(port)).replace("FETCH", FETCH))
+
+    async def run() -> tuple[str, str, int]:
+        spec = SandboxSpec(image="img", origin=web)
+        async with await DockerBackend(program).create(spec) as sandbox:
+            answers = [(await sandbox.exec([f"http://127.0.0.1:{port}{path}"])) for path in ("/", "/x")]
+            assert sandbox.network is not None
+            return answers[0].stdout, answers[1].stdout, sandbox.network.requests
+
+    assert asyncio.run(run()) == ("here\n", "here\n", 2)
+    asked = (tmp_path / "asked").read_text()
+    assert "run --rm --name whet-docker-" in asked
+    assert "--network none" in asked
+    assert "--env HTTP_PROXY=http://127.0.0.1:3128" in asked
+
+
+def test_a_socket_that_cannot_be_passed_is_a_host_failure(tmp_path: Path) -> None:
+    program = scripted(tmp_path, 'case "$*" in *--rm*) echo "no such image" >&2; exit 125;; esac')
+    with pytest.raises(SandboxError, match="its loopback cannot be served: no such image"):
+        asyncio.run(DockerBackend(program).create(SandboxSpec(network=["pypi.org"])))
+    assert "rm --force" in (tmp_path / "asked").read_text()
+
+
 IMAGE = os.environ.get("WHET_TEST_IMAGE")
 needs_engine = pytest.mark.skipif(IMAGE is None, reason="WHET_TEST_IMAGE names no image")
 REAL = SandboxSpec(
@@ -219,3 +282,21 @@ def test_files_and_folders_go_into_a_real_container_and_come_out(tmp_path: Path)
 
     assert inside(use) == ("link",)
     assert (tmp_path / "copy" / "file").read_text() == "data"
+
+
+@needs_engine
+def test_a_real_container_reaches_the_hosts_that_are_named_and_its_origin(
+    web: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker, "IMAGE", IMAGE)
+    spec = replace(REAL, origin=web, network=(f"named.test={web}",), memory_bytes=256 << 20)
+
+    async def run() -> list[str]:
+        async with await DockerBackend(os.environ.get("WHET_TEST_ENGINE")).create(spec) as sandbox:
+            limit = (await sandbox.exec("sleep 60", timeout_s=1)).limit
+            addresses = ("http://127.0.0.1:3128/", f"http://named.test:{web.split(':')[1]}/", "http://other.test/")
+            answers = [await sandbox.exec(["python3", "-c", FETCH, address]) for address in addresses]
+            assert sandbox.network is not None
+            return [str(limit), *((one.stdout or one.stderr).split()[-1] for one in answers)]
+
+    assert asyncio.run(run()) == ["time", "here", "here", "Forbidden"]

@@ -14,6 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from whet.decorators import cleanup, teardown
+from whet.envs.sandboxed import programs as host_programs
+from whet.errors import ConfigError
 from whet.integrations.external_scores import ExternalScoreRubric
 from whet.integrations.harbor_env import HarborEnv, harbor_reward
 from whet.integrations.harbor_task import HarborTask
@@ -47,7 +49,23 @@ class HarborAgentProgram(AgentProgram):
         self.boxes[state["trajectory_id"]] = handle.id
         box = await client.sandbox(handle.id)
         await self._harbor.unpack(box)
+        if self._harbor.has_own_system:
+            await self._check_program(box, self._of(task))
         yield box
+
+    async def _check_program(self, box: Sandbox, task: HarborTask) -> None:
+        program = self.preset.command[0]
+        if "/" in program or program in self.preset.programs:  # which whet shows
+            return
+        if (await box.exec(["sh", "-c", 'command -v "$1"', "sh", program])).ok:
+            return
+        raise ConfigError(
+            f"agent '{self.preset.name}' is run by {program}, which the image of task {task.name} lacks. "
+            "Install it in the Dockerfile, or take another agent."
+        )
+
+    def _programs(self) -> dict[str, str]:
+        return host_programs.to_be_shown(self.preset.programs, own_system=self._harbor.has_own_system)
 
     async def _invocation(
         self, task: Task, state: TaskState, sandbox: Sandbox, opening: Opening, home: str
@@ -74,8 +92,11 @@ class HarborWithAgentEnv(Env):
         num_eval_examples: int = 0,
         packages: str = "",
         network: Sequence[str] = (),
+        build_network: Sequence[str] = (),
         verifier_network: Sequence[str] = (),
         one_user: bool = False,
+        images: Mapping[str, str] | None = None,
+        backend: str = "bubblewrap",
         system_prompt: str | None = None,
         few_shot: Sequence[Any] = (),
         **kwargs: Any,
@@ -97,8 +118,11 @@ class HarborWithAgentEnv(Env):
             num_eval_examples=num_eval_examples,
             packages=packages,
             network=network,
+            build_network=build_network,
             verifier_network=verifier_network,
             one_user=one_user,
+            images=images,
+            backend=backend,
         )
         config = AgentConfig.from_config(agent if isinstance(agent, Mapping) else {"agent": agent})
         self._attempting = HarborAgentProgram(config, self._harbor)

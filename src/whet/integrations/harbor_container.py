@@ -32,14 +32,6 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SYSTEM = re.compile(r"(/(bin|boot|dev|etc|home|lib\w*|logs|proc|root|run|sbin|solution|sys|tests|tmp|usr|var)?)?")
 _HOMES = ("/root", "/home/", "/tmp/")  # carried where they are WORKDIR
 _NESTED = ("/media/", "/mnt/", "/opt/", "/srv/")  # in which each folder is carried by itself
-# As in `harbor_image`, for images without Python; links that lead nowhere are removed as well.
-_HARMLESS = """
-[ $# -gt 0 ] || exit 0
-find "$@" ! -type d ! -type f ! -type l -exec rm -f -- {} +
-find "$@" -type l -exec sh -c 'for link; do
-    case "$(readlink -f -- "$link" || echo /proc)/" in /tests/*|/logs/verifier/*|/proc/*) rm -f -- "$link" ;; esac
-done' sh {} +
-"""
 
 
 class ContainerImages(TaskImages):
@@ -88,14 +80,11 @@ class ContainerImages(TaskImages):
         if task.table.verifier.environment_mode == "shared":
             workdir = posixpath.normpath(task.dockerfile.workdir)
             paths |= {workdir} if workdir.startswith(_HOMES) else set()
-            paths |= set(filter(None, map(_own_folder, [workdir, *await box.changed_paths()])))
+            changed = map(_own_folder, [workdir, *await box.changed_paths()])
+            paths |= {*filter(None, changed)} - {*map(_own_folder, box.spec.read_only)}  # engines make those as well
         if len(paths) > MOST_CARRIED:
             raise SandboxFileError(f"{len(paths)} folders cannot be shown to the verifier; at most {MOST_CARRIED} can")
         return [path for path in sorted(paths) if not any(path.startswith(f"{other}/") for other in paths)]
-
-    def harmless(self, paths: list[str]) -> list[str]:
-        """The command that removes what an agent left to lead to the tests or the reward."""
-        return ["sh", "-c", _HARMLESS, "sh", *paths]
 
 
 async def _config(engine: str, image: str) -> dict[str, Any] | None:

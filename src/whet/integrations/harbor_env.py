@@ -29,19 +29,21 @@ from whet.envs.sandboxed.request import CreateSandboxRequest
 from whet.errors import ConfigError, EnvError, SandboxFileError
 from whet.integrations.external_scores import ExternalScoreRubric
 from whet.integrations.harbor_container import ContainerImages
-from whet.integrations.harbor_image import COMMAND_S, LOGS, REWARDS, SHOWN, TaskImages, done, said
+from whet.integrations.harbor_image import COMMAND_S, HARMLESS, LOGS, REWARDS, SHOWN, TaskImages, done, said
 from whet.integrations.harbor_root import image_roots
 from whet.integrations.harbor_task import SHOWN as SHOWN_TASKS
 from whet.integrations.harbor_task import HarborTask, find_tasks
 from whet.parsing import as_number, parse_json
 from whet.rollouts.limits import to_the_end
-from whet.sandboxes.protocol import MIB, Sandbox
+from whet.sandboxes.network.allow_list import AllowList
+from whet.sandboxes.protocol import MIB, OPEN_NETWORK, Sandbox
 from whet.system.logs import warning_once
 from whet.types import State
 
 _log = logging.getLogger(__name__)
 TESTS, SOLUTION = "/tests", "/solution"
 CONTAINERS = ("docker", "podman")
+ANYTHING = list(OPEN_NETWORK)
 SOLVE = "solution/solve.sh"
 REWARD_BYTES = 64 * 1024
 # A folder's contents, or a file by its name; 3 where there is neither.
@@ -66,8 +68,6 @@ def load_environment(target: str, **kwargs: Any) -> Environment:
     """The environment `harbor:TARGET`; with `agent`, a coding agent attempts its tasks."""
     if kwargs.get("agent") is None:
         return HarborEnv(target, **{name: value for name, value in kwargs.items() if name != "agent"})
-    if kwargs.pop("backend", "bubblewrap") != "bubblewrap":
-        raise ConfigError(f"'harbor:{target}': an agent reaches its model from bubblewrap alone; leave out backend.")
     from whet.integrations.harbor_agent import HarborWithAgentEnv  # which imports this module
 
     return HarborWithAgentEnv(target, **kwargs)
@@ -128,7 +128,8 @@ class HarborEnv(SandboxEnv):
                 in place of this machine's.
             max_output_chars: the middle of a longer answer is left out before the model reads it.
             kwargs: arguments of `SandboxEnv`, other than datasets and rubric; `network` names the hosts that tasks
-                with a public network may reach, none by default; `backend` is bubblewrap, docker or podman.
+                with a public network may reach, none by default, any in a container with ["*"]; `backend` is
+                bubblewrap, docker or podman.
         """
         check_values(self, locals(), _EXPECTED)
         self._in_container = kwargs.setdefault("backend", "bubblewrap") in CONTAINERS
@@ -139,8 +140,8 @@ class HarborEnv(SandboxEnv):
             if given := [name for name, value in without.items() if value]:
                 raise ConfigError(f"'harbor:{target}': {given[0]} is for bubblewrap; an engine builds what is there.")
             for hosts in (list(kwargs.get("network", ())), list(verifier_network)):
-                if hosts not in ([], ["*"]):
-                    raise ConfigError(f"'harbor:{target}': containers reach {hosts!r} only as ['*'], or nothing.")
+                AllowList.parse(hosts if hosts != ANYTHING else ())
+        self.has_own_system = self._in_container or bool(images)
         network = kwargs.pop("network", ()) if self._in_container else ()  # which a box with a user can have
         self.tasks, self.refused = find_tasks(
             target, one_user=one_user, roots=image_roots(images or {}), in_container=self._in_container
@@ -275,8 +276,7 @@ class HarborEnv(SandboxEnv):
             variables["TASK_PATH"] = variables.pop("PATH")
             for one in carried:
                 await _unpack(box, one)
-            harmless = self._images.harmless([one.path for one in carried])
-            cleaned = await box.exec(harmless, timeout_s=COMMAND_S)
+            cleaned = await box.exec(["sh", "-c", HARMLESS, "sh", *(one.path for one in carried)], timeout_s=COMMAND_S)
             if not cleaned.ok:
                 raise SandboxFileError(f"what the agent left cannot be shown to the verifier: {said(cleaned)}")
             for path in (REWARDS, TESTS):
@@ -318,6 +318,7 @@ class HarborEnv(SandboxEnv):
         request.timeout_minutes = max(request.timeout_minutes, seconds / 60 + 60)
         request.environment_vars = {**box.env, **(request.environment_vars or {})}
         hosts = [*dict.fromkeys([*request.network, *(self._verifier_network if verifies else [])])]
+        hosts = ANYTHING if ANYTHING[0] in hosts else hosts
         request.network = hosts if box.has_network(phase.network_mode) else []
         request.writable = [*dict.fromkeys([*task.dockerfile.writable, LOGS, *writable])]
         return request

@@ -41,17 +41,17 @@ _FIRST = (
 # Everything that can be written to is below /home; of shared memory nothing is kept.
 _PACK = "cd /home && exec tar -cf - --exclude=./shm ."
 _UNPACK = f"cd /home && exec tar --no-same-owner -xpf {INSIDE}/files.tar"
-# Removes what would lead to the tests or the reward, and what a verifier would wait for.
-_HARMLESS = """
-import os
-closed = (*(os.path.realpath(path) + "/" for path in ("/tests", "/logs/verifier")), "/proc/")
-for folder, folders, files in os.walk("/home"):
-    for path in (os.path.join(folder, name) for name in folders + files):
-        if os.path.islink(path):
-            if (os.path.realpath(path) + "/").startswith(closed):
-                os.unlink(path)
-        elif not os.path.isfile(path) and not os.path.isdir(path):
-            os.unlink(path)
+# Of the carried paths: removes what leads to the tests, the reward or nowhere, and what a verifier would wait for.
+HARMLESS = """
+[ $# -gt 0 ] || exit 0
+export TESTS="$(readlink -f /tests)" REWARDS="$(readlink -f /logs/verifier)"
+for follow in "" -H; do  # the paths themselves, then what is below: in bubblewrap they are links
+    [ "$follow" ] && depth= || depth="-maxdepth 0"
+    find $follow "$@" $depth ! -type d ! -type f ! -type l -exec rm -f -- {} + &&
+    find $follow "$@" $depth -type l -exec sh -c 'for link; do
+        case "$(readlink -f -- "$link" || echo /proc)/" in "$TESTS"/*|"$REWARDS"/*|/proc/*) rm -f -- "$link" ;; esac
+    done' sh {} + || exit
+done
 """
 Lease = Callable[[CreateSandboxRequest], AbstractAsyncContextManager[Sandbox]]
 
@@ -137,10 +137,6 @@ class TaskImages:
     async def carried(self, box: Sandbox, task: HarborTask) -> list[str]:
         """Paths of a box that the verifier is given; none lies in another."""
         return task.carried
-
-    def harmless(self, paths: list[str]) -> list[str]:
-        """The command that removes what an agent left at `paths` to lead to the tests or the reward."""
-        return ["python3", "-I", "-S", "-c", _HARMLESS]
 
 
 def _name(requirement: str) -> str:

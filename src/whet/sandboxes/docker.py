@@ -5,6 +5,10 @@ default seccomp filter stays. A command that has to be ended takes the container
 neither engine can end one command with what it started.
 
 With `SandboxSpec.user` a container is the image as it is: its users, variables and files, and what root may do in one.
+
+Hosts that may be reached, and an origin, are served by the proxy of `network/proxy.py`, as in bubblewrap: the container
+has no network, and a listening socket of its loopback is passed to the host by a second one, of whet's own image, that
+shares this loopback and then ends. That needs a daemon on this machine, and Linux.
 """
 
 from __future__ import annotations
@@ -16,11 +20,17 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
+import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from whet.errors import SandboxError, SandboxFileError, SandboxUnavailableError
 from whet.sandboxes import processes
 from whet.sandboxes.base import CONTAINER, SandboxBase
+from whet.sandboxes.network.allow_list import PROXY_HOST, PROXY_PORT, AllowList, NetworkUse
+from whet.sandboxes.network.dial import Dialer
+from whet.sandboxes.network.proxy import AllowListProxy
 from whet.sandboxes.protocol import HOME, OPEN_NETWORK, Process, SandboxSpec
 from whet.sandboxes.registry import install_command
 from whet.system.children import began, start
@@ -30,13 +40,20 @@ USER = "1000:1000"
 OWN_CODES = (125, 126, 127, 128 + signal.SIGKILL, 255)  # that an engine uses when it cannot run a command
 PREFIX = CONTAINER  # of a container's name, followed by the number of the process that made it
 REMOVE = ("rm", "--force", "--volumes")
-LABEL = "whet.host"  # process numbers mean something on one machine only, and several may use one daemon
+# Process numbers mean something on one machine only, and several may use one daemon.
+_LABEL = f"whet.host={socket.gethostname()}"
+_WITHOUT_RIGHTS = ("--cap-drop", "ALL", "--security-opt", "no-new-privileges")
 CREATE_S = 600.0  # the first use of an image downloads it
 DISK_CHECK_S = 5.0
 MOST_CHANGED = 10_000
 # The first process of a container, which no signal from inside ends, and which reaps what others leave.
 _IDLE = 'end=$(($(date +%s) + $1)); while [ "$(date +%s)" -lt "$end" ]; do sleep 5; done'
 # Of what engines grant to root by default, what package managers and `su` need.
+_LISTEN = f"""import socket
+listener, channel = socket.create_server(("{PROXY_HOST}", {PROXY_PORT}), backlog=128), socket.socket(socket.AF_UNIX)
+channel.connect("/channel/socket")
+socket.send_fds(channel, [b"listener"], [listener.fileno()])
+"""
 _ROOT = "CHOWN DAC_OVERRIDE FOWNER FSETID KILL NET_BIND_SERVICE SETFCAP SETGID SETUID SYS_CHROOT"
 
 
@@ -78,8 +95,8 @@ class DockerBackend:
 
     async def create(self, spec: SandboxSpec) -> DockerSandbox:
         """A running container. Raises SandboxError with what the engine said when it does not start."""
-        if spec.origin is not None or tuple(spec.network) != OPEN_NETWORK:
-            spec.refuse_network("in a container", "whose network whet's proxy does not reach")
+        if sys.platform != "linux" and tuple(spec.network) != OPEN_NETWORK:
+            spec.refuse_network("in a container", "whose loopback whet's proxy reaches on Linux alone")
         if not self._checked:
             await self.check()
         sandbox = DockerSandbox(spec, self.program())
@@ -87,6 +104,8 @@ class DockerBackend:
             code, _, said = await processes.run([sandbox.program, *run_arguments(sandbox.id, spec)], timeout_s=CREATE_S)
             if code != 0:
                 raise SandboxError(f"sandbox {sandbox.id} did not start: {said.strip()}")
+            if sandbox.is_served:
+                await sandbox.serve()
         except TimeoutError:
             await sandbox.close()
             raise SandboxError(f"sandbox {sandbox.id} did not start in {CREATE_S:g} s.") from None
@@ -104,10 +123,45 @@ class DockerSandbox(SandboxBase):
         self.program = program
         self._endings: set[asyncio.Task[tuple[int, str, str]]] = set()
         self._disk = self._loop.create_task(self._watch_disk()) if spec.user else None
+        is_open = tuple(spec.network) == OPEN_NETWORK
+        self.is_served = spec.origin is not None or (bool(spec.network) and not is_open)
+        self._allowed = AllowList.parse(() if is_open else spec.network)
+        self._variables = self._allowed.variables() if self.is_served and not is_open else {}
+        self._proxy: AllowListProxy | None = None
+
+    @property
+    def network(self) -> NetworkUse | None:
+        """What went through the proxy and what was refused; None in a sandbox without one."""
+        return None if self._proxy is None else self._proxy.use
+
+    async def serve(self) -> None:
+        """Serve its loopback. Raises SandboxError where the engine cannot pass the socket."""
+        spec = self.spec
+        with tempfile.TemporaryDirectory(prefix="whet-") as private, socket.socket(socket.AF_UNIX) as server:
+            folder = Path(private, "channel")
+            folder.mkdir()
+            server.bind(str(folder / "socket"))
+            (folder / "socket").chmod(0o666)  # root of the container is another user, in a folder for this one alone
+            server.listen(1)
+            server.setblocking(False)
+            args = ["run", "--rm", "--name", f"{self.id}-listener", "--network", f"container:{self.id}"]
+            args += ["--label", _LABEL, "--user", "0:0", *_WITHOUT_RIGHTS, "--security-opt", "label=disable"]
+            args += ["--ulimit", "nofile=1024"]
+            args += ["--read-only", "--volume", f"{folder}:/channel", "--entrypoint", "python3", IMAGE, "-c", _LISTEN]
+            code, _, said = await processes.run([self.program, *args], timeout_s=CREATE_S)
+            if code != 0:
+                raise SandboxError(f"sandbox {self.id}: its loopback cannot be served: {said.strip()}")
+            accepted, _ = server.accept()  # it has connected before it ended
+            with accepted:
+                _, [descriptor], _, _ = socket.recv_fds(accepted, 64, 1, socket.MSG_CMSG_CLOEXEC)
+        dialer = Dialer(self._allowed, origin=spec.origin)
+        listener, limits = socket.socket(fileno=descriptor), (spec.network_connections, spec.network_bytes)
+        self._proxy = AllowListProxy(self.id, listener, dialer, *limits, idle_s=spec.network_idle_s)
 
     async def _start(self, argv: list[str], cwd: str | None, env: dict[str, str]) -> Process:
         await asyncio.gather(*self._endings, return_exceptions=True)  # or they end this command as well
-        process = await processes.start([self.program, *exec_arguments(self.id, argv, cwd, env, self.spec.user)])
+        words = exec_arguments(self.id, argv, cwd, self._variables | env, self.spec.user)
+        process = await processes.start([self.program, *words])
         return _ContainerProcess(process, self._end_all, self._check_running)
 
     async def _check_running(self) -> None:
@@ -176,6 +230,8 @@ class DockerSandbox(SandboxBase):
     async def _close(self) -> None:
         if self._disk is not None:
             self._disk.cancel()
+        if self._proxy is not None:
+            await self._proxy.close()
         code, _, said = await processes.run([self.program, *REMOVE, self.id], timeout_s=60.0)
         if code != 0 and "no such container" not in said.lower():
             raise SandboxError(f"sandbox {self.id} could not be removed: {said.strip()}")
@@ -207,8 +263,8 @@ def run_arguments(name: str, spec: SandboxSpec) -> list[str]:
     """`docker run` for an idle container with a sandbox's limits. It ends by itself at the end of its lifetime."""
     disk = f"rw,nosuid,nodev,exec,size={spec.disk_bytes},mode=1777"  # podman takes no owner
     args = ["run", "--detach", "--name", name, "--hostname", "sandbox", "--stop-signal", "KILL"]
-    args += ["--label", f"{LABEL}={socket.gethostname()}", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
-    args += [] if spec.network else ["--network", "none"]
+    args += ["--label", _LABEL, *_WITHOUT_RIGHTS]
+    args += [] if tuple(spec.network) == OPEN_NETWORK else ["--network", "none"]
     # The process that idles is root's: what ends all of the code's processes spares it.
     args += ["--user", "0:0"]
     if spec.user:
@@ -228,7 +284,7 @@ def run_arguments(name: str, spec: SandboxSpec) -> list[str]:
 
 def list_arguments() -> list[str]:
     """`docker ps` for the names of this machine's containers."""
-    return ["ps", "--all", "--filter", f"label={LABEL}={socket.gethostname()}", "--format", "{{.Names}}"]
+    return ["ps", "--all", "--filter", f"label={_LABEL}", "--format", "{{.Names}}"]
 
 
 def exec_arguments(name: str, argv: list[str], cwd: str | None, env: dict[str, str], user: str = "") -> list[str]:

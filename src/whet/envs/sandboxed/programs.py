@@ -23,11 +23,14 @@ _PACKAGES = {"node": "nodejs", "g++": "g++", "python3": "python3", "cc": "gcc", 
 _MISSING = 'for program; do command -v "$program" >/dev/null || echo "$program"; done'
 
 
-def to_be_shown(programs: Sequence[str]) -> dict[str, str]:
-    """Path inside: file of the host, for the programs that this host has outside of what a sandbox sees anyway."""
+def to_be_shown(programs: Sequence[str], *, own_system: bool = False) -> dict[str, str]:
+    """Path inside: file of the host, for the programs that this host has outside of what a sandbox sees anyway.
+
+    One with a system of its own, such as a container, sees none of them.
+    """
     shown = {}
     for program in programs:
-        if shutil.which(program, path=":".join(_SHOWN)) is None:
+        if own_system or shutil.which(program, path=":".join(_SHOWN)) is None:
             executable = shutil.which(program)
             if executable is not None:
                 shown[f"{INSIDE}/{program}"] = str(Path(executable).resolve())
@@ -35,9 +38,9 @@ def to_be_shown(programs: Sequence[str]) -> dict[str, str]:
 
 
 def path_with_shown(path: str | None) -> str:
-    """The PATH of commands with the folder of these programs; None is the one that the bubblewrap sandbox gives."""
+    """The PATH of commands, and behind it these programs; None is the one that the bubblewrap sandbox gives."""
     usual = bubblewrap_command.environment(bubblewrap_host.host().layout, {})["PATH"]
-    return f"{INSIDE}:{path or usual}"
+    return f"{path or usual}:{INSIDE}"
 
 
 async def check(sandbox: Sandbox, programs: Sequence[str], backend: str) -> None:

@@ -31,7 +31,6 @@ from whet.sandboxes.bubblewrap.command import (
     Descriptors,
     arguments,
     environment,
-    proxy_variables,
     rlimits,
     room,
 )
@@ -134,7 +133,7 @@ class BubblewrapSandbox(SandboxBase):
         self._guest: _Guest | None = None
         self._proxy: AllowListProxy | None = None
         self._allowed = AllowList.parse(spec.network)
-        self._variables = proxy_variables(self._allowed) if spec.has_network else {}
+        self._variables = self._allowed.variables() if spec.has_network else {}
         self._names = itertools.count(1)
         self._counted: tuple[int, int] | None = None  # once its group is about to go
         self._statuses: dict[str, asyncio.Future[int]] = {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from whet.sandboxes.bubblewrap.launch import DISK, TERMINALS
 from whet.sandboxes.bubblewrap.layout import Layout
-from whet.sandboxes.network.allow_list import PROXY_HOST, PROXY_PORT, AllowList
+from whet.sandboxes.network.allow_list import PROXY_PORT
 from whet.sandboxes.protocol import HOME, SandboxSpec
 
 if TYPE_CHECKING:
@@ -126,15 +126,6 @@ def environment(layout: Layout, extra: dict[str, str]) -> dict[str, str]:
     path = PATH if own_bin in PATH.split(":") else f"{own_bin}:{PATH}"
     base = {"PATH": path, "HOME": HOME, "USER": "user", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "TERM": "dumb"}
     return {**base, **extra}
-
-
-def proxy_variables(allowed: AllowList) -> dict[str, str]:
-    """What most programs read to find a proxy. Servers inside the sandbox itself are reached without it."""
-    url = f"http://{PROXY_HOST}:{PROXY_PORT}"
-    named = {rule.host for rule in allowed.rules}
-    inside = ",".join(host for host in ("localhost", "127.0.0.1", "::1") if host not in named)
-    variables = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "ALL_PROXY": url, "NO_PROXY": inside}
-    return {**variables, **{name.lower(): value for name, value in variables.items()}, "NODE_USE_ENV_PROXY": "1"}
 
 
 def rlimits(spec: SandboxSpec, memory_is_grouped: bool, share: int) -> str:

@@ -77,6 +77,14 @@ class AllowList:
         covering = [rule for rule in self.rules if rule.covers(host, port)]
         return min(covering, key=lambda rule: rule.address is None, default=None)
 
+    def variables(self) -> dict[str, str]:
+        """What most programs read to find the proxy. Servers inside the sandbox itself are reached without it."""
+        url = f"http://{PROXY_HOST}:{PROXY_PORT}"
+        named = {rule.host for rule in self.rules}
+        inside = ",".join(host for host in ("localhost", "127.0.0.1", "::1") if host not in named)
+        variables = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "ALL_PROXY": url, "NO_PROXY": inside}
+        return {**variables, **{name.lower(): value for name, value in variables.items()}, "NODE_USE_ENV_PROXY": "1"}
+
 
 def parse_origin(entry: str) -> tuple[Rule, int]:
     """The address that an origin names, as a rule, and its port. Raises ConfigError."""

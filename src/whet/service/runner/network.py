@@ -14,7 +14,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whet.sandboxes.bubblewrap.command import proxy_variables
 from whet.sandboxes.bubblewrap.host import raise_open_files
 from whet.sandboxes.network.allow_list import AllowList, Rule, address_problem
 from whet.sandboxes.network.dial import Dialer, is_own_address
@@ -55,7 +54,7 @@ def allowed(entries: Sequence[str]) -> AllowList | None:
 
 def variables() -> dict[str, str]:
     """Of a run with a network of its own, for its HTTP clients and for engines that look for an address."""
-    return {**proxy_variables(AllowList(())), "VLLM_HOST_IP": "127.0.0.1"}
+    return {**AllowList(()).variables(), "VLLM_HOST_IP": "127.0.0.1"}
 
 
 async def serve(listening: socket.socket, pid: int, since: str, entries: Sequence[str]) -> None:

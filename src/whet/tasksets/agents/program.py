@@ -63,7 +63,11 @@ class AgentProgram(CommandProgram):
             self._folder = asyncio.ensure_future(agent_folder(self.preset, self.version, self._sandboxes.client))
         folder = await asyncio.shield(self._folder)
         own = {} if folder is None else {self._root(folder): str(folder)}
-        return {**own, **host_programs.to_be_shown(self.preset.programs)}
+        return {**own, **self._programs()}
+
+    def _programs(self) -> dict[str, str]:
+        """Files of the host that the agent is run with, by the path inside."""
+        return host_programs.to_be_shown(self.preset.programs)
 
     async def _invocation(
         self, task: Task, state: TaskState, sandbox: Sandbox, opening: Opening, home: str
@@ -86,8 +90,9 @@ class AgentProgram(CommandProgram):
             await sandbox.write(f"{home}/.whet-agent.py", Path(bash_loop.__file__).read_bytes())
         started = await super()._invocation(task, state, sandbox, opening, home)
         own = {name: _filled(value, values) for name, value in preset.env.items()}
-        if host_programs.to_be_shown(preset.programs):
-            own["PATH"] = host_programs.path_with_shown(started.variables.get("PATH"))
+        if self._programs():
+            given = started.variables.get("PATH") or sandbox.spec.env.get("PATH")
+            own["PATH"] = host_programs.path_with_shown(given)
         return replace(
             started,
             argv=[*(_filled(word, values) for word in preset.command), *started.argv],
