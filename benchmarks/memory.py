@@ -7,8 +7,8 @@ what it starts. Its memory is the proportional share of every page that is resid
 processes together, read ten times a second; the peak counts. Files that other processes of the machine map count less
 there, short peaks are missed, and weights in /dev/shm that nothing maps are not seen: the run's own record
 (`memory/peak_mib`) has all of them, and is what the plan is compared with. Models: whet/tiny, SmolLM2-135M, which
-`whet model get smollm2-135m` brings, and random weights in the shapes of Qwen2.5-0.5B and Qwen3-0.6B, for which all
-weights need 11 and 13 GiB.
+`whet model get smollm2-135m` brings, random weights in the shapes of Qwen2.5-0.5B and Qwen3-0.6B, for which all
+weights need 13 and 16 GiB, and random blocks in the first of them: a GGUF file of 0.4 GB, mixed as Q4_K_M is there.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     | {"num_key_value_heads": 8, "head_dim": 128, "model_type": "qwen3"},
 }
 """Of config.json; the vocabulary of 151,936 is theirs too, the tokenizer whet/tiny's."""
+GGUF = "random-0.5b.gguf"
 CASES: dict[str, dict[str, Any]] = {
     "tiny": {"model": TINY},
     "tiny, async": {"model": TINY, "max_async_level": 1},
@@ -49,6 +50,8 @@ CASES: dict[str, dict[str, Any]] = {
     "0.5 B, lora": {"model": "random-0.5b", "lora": "dense"},
     "0.6 B": {"model": "random-0.6b"},
     "0.6 B, lora": {"model": "random-0.6b", "lora": "dense"},
+    "0.5 B, packed": {"model": GGUF, "lora": "packed", "recompute": True, "max_concurrent": 8},
+    "0.5 B, bfloat16": {"model": GGUF, "lora": "dense", "recompute": True, "max_concurrent": 8, "dtype": "bfloat16"},
     "packed, async": {"model": SMOL, "lora": "packed", "recompute": True, "max_async_level": 1},
 }
 
@@ -56,7 +59,7 @@ CASES: dict[str, dict[str, Any]] = {
 def config_of(case: dict[str, Any], steps: int) -> str:
     lines = [
         f"max_concurrent = {case.get('max_concurrent', 512)}",
-        f'model = "{"./" * (case["model"] in SHAPES)}{case["model"]}"',
+        f'model = "{"./" * (case["model"] in (*SHAPES, GGUF))}{case["model"]}"',
         f"max_steps = {steps}",
         f"batch_size = {SMALL['batch_size']}",
         f"rollouts_per_example = {SMALL['rollouts_per_example']}",
@@ -74,14 +77,17 @@ def config_of(case: dict[str, Any], steps: int) -> str:
         f"activation_checkpointing = {json.dumps(case.get('recompute', False))}",
     ]
     lines += [f"ranks = {case['ranks']}"] if "ranks" in case else []
+    if "dtype" in case:
+        own = f'dtype = "{case["dtype"]}"'
+        lines += [own, f"base_{own}", "[inference]", own]
     lines += ["[lora]", "rank = 8", f'base = "{case["lora"]}"'] if "lora" in case else []
     return "\n".join(lines) + "\n"
 
 
-def make_model(folder: Path, shape: dict[str, Any]) -> None:
-    """Random weights in float32 in a process of its own, with whet/tiny's tokenizer."""
-    command = [sys.executable, "-c", MAKE, str(folder), json.dumps(shape)]
-    subprocess.run(command, check=True, capture_output=True)
+def make_model(folder: Path, name: str) -> None:
+    """Random weights, in a process of its own: in float32 with whet/tiny's tokenizer, or in blocks."""
+    words = [MAKE_GGUF, str(folder / name)] if name == GGUF else [MAKE, str(folder / name), json.dumps(SHAPES[name])]
+    subprocess.run([sys.executable, "-c", *words], check=True)
 
 
 MAKE = """
@@ -99,6 +105,73 @@ tiny = resolve_model("whet/tiny")
 for path in tiny.iterdir():
     if "token" in path.name or path.suffix == ".jinja":
         shutil.copy(path, folder)
+"""
+
+
+MAKE_GGUF = r"""
+import sys
+import gguf, numpy
+from tokenizers.pre_tokenizers import ByteLevel
+HIDDEN, WIDE, LAYERS, HEADS, KV, WORDS = 896, 4864, 24, 14, 2, 151936
+kinds = gguf.GGMLQuantizationType
+random = numpy.random.default_rng(0)
+letters, special = sorted(ByteLevel.alphabet()), ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+parts = [(a, b) for a in letters for b in letters][:65000]
+while len(parts) < WORDS - len(special) - len(letters):
+    a, b = parts[len(parts) % 65000]
+    parts.append((a + b, letters[len(parts) // 65000 * 7 % 256]))
+words = special + letters + [a + b for a, b in parts]
+assert len(set(words)) == WORDS
+file = gguf.GGUFWriter(sys.argv[1], "qwen2")
+file.add_context_length(4096)
+file.add_embedding_length(HIDDEN)
+file.add_block_count(LAYERS)
+file.add_feed_forward_length(WIDE)
+file.add_head_count(HEADS)
+file.add_head_count_kv(KV)
+file.add_rope_freq_base(1e6)
+file.add_layer_norm_rms_eps(1e-6)
+file.add_vocab_size(WORDS)
+file.add_tokenizer_model("gpt2")
+file.add_tokenizer_pre("qwen2")
+file.add_token_list(words)
+file.add_token_types([3] * len(special) + [1] * (WORDS - len(special)))
+file.add_token_merges([f"{a} {b}" for a, b in parts])
+file.add_bos_token_id(1)
+file.add_eos_token_id(2)
+file.add_pad_token_id(0)
+file.add_chat_template(
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+def add(name, rows, columns, kind):
+    per, size = gguf.GGML_QUANT_SIZES[kind]
+    blocks = random.integers(0, 256, (rows * columns // per, size), dtype=numpy.uint8)
+    scale = lambda value: numpy.full(len(blocks), value / columns**0.5, numpy.float16).view(numpy.uint8).reshape(-1, 2)
+    if kind == kinds.Q6_K:
+        blocks[:, -2:] = scale(1 / 1024)
+    else:
+        blocks[:, :2] = scale({kinds.Q8_0: 1 / 64, kinds.Q5_0: 1 / 8, kinds.Q4_K: 1 / 256}[kind])
+    if kind == kinds.Q4_K:
+        blocks[:, 2:4] = scale(1 / 32)
+    file.add_tensor(name, blocks.reshape(rows, -1), raw_dtype=kind)
+add("token_embd.weight", WORDS, HIDDEN, kinds.Q8_0)
+file.add_tensor("output_norm.weight", numpy.ones(HIDDEN, numpy.float32))
+for number in range(LAYERS):
+    layer, keys = f"blk.{number}.", HIDDEN // HEADS * KV
+    for name, rows in (("attn_q", HIDDEN), ("attn_k", keys), ("attn_v", keys)):
+        add(f"{layer}{name}.weight", rows, HIDDEN, kinds.Q8_0 if name == "attn_v" else kinds.Q5_0)
+        file.add_tensor(f"{layer}{name}.bias", numpy.zeros(rows, numpy.float32))
+    add(f"{layer}attn_output.weight", HIDDEN, HIDDEN, kinds.Q5_0)
+    add(f"{layer}ffn_gate.weight", WIDE, HIDDEN, kinds.Q5_0)
+    add(f"{layer}ffn_up.weight", WIDE, HIDDEN, kinds.Q5_0)
+    add(f"{layer}ffn_down.weight", HIDDEN, WIDE, kinds.Q6_K if number % 2 else kinds.Q4_K)
+    for name in ("attn_norm", "ffn_norm"):
+        file.add_tensor(f"{layer}{name}.weight", numpy.ones(HIDDEN, numpy.float32))
+file.write_header_to_file()
+file.write_kv_data_to_file()
+file.write_tensors_to_file()
+file.close()
 """
 
 
@@ -149,8 +222,8 @@ def main() -> None:
     for name in arguments.only:
         with tempfile.TemporaryDirectory() as folder:
             config = Path(folder) / "config.toml"
-            if CASES[name]["model"] in SHAPES:
-                make_model(Path(folder) / CASES[name]["model"], SHAPES[CASES[name]["model"]])
+            if CASES[name]["model"] in (*SHAPES, GGUF):
+                make_model(Path(folder), CASES[name]["model"])
             config.write_text(config_of(CASES[name], arguments.steps))
             result = {"case": name, "said_mib": said(config) >> 20, "used_mib": used(config) >> 20}
             result["recorded_mib"] = recorded(config) >> 20
