@@ -1,4 +1,4 @@
-"""The configs in configs/rl pass their dry run: keys, models, environments with their arguments, and data."""
+"""The configs in configs/rl and configs/distill pass their dry run: keys, models, environments with their arguments, and data."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ GENERATED = "smollm2-terminal"
 NAMES = {path.stem for path in CONFIGS.glob("*.toml")} - {GENERATED}
 SMOLLM2 = {name for name in NAMES if name.startswith("smollm2-")}
 FROM_THE_HUB = {"gsm8k"}
+TAUGHT = {f"../distill/{path.stem}" for path in CONFIGS.with_name("distill").glob("*.toml")}  # by a run's model
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def test_a_config_passes_its_dry_run(name: str) -> None:
     assert main(["train", "run", f"configs/rl/{name}.toml", "--dry-run"]) == 0
 
 
-@pytest.mark.parametrize("name", sorted(SMOLLM2))
+@pytest.mark.parametrize("name", sorted(SMOLLM2 | TAUGHT))
 def test_a_config_of_smollm2_has_enough_tasks_to_train_and_to_evaluate(name: str) -> None:
     config = load_run_config(CONFIGS / f"{name}.toml")
     [[trained], held_out] = load_environments(config)
