@@ -43,7 +43,7 @@ class WatchdogConfig(StrictModel):
     """`[watchdog]`: how long anything may wait before it is reported, and acted on."""
 
     report_seconds: float = Field(
-        60.0, gt=0, description="A wait longer than this, and than twice the slowest so far, is reported."
+        60.0, gt=0, description="A wait longer than this and twice the slowest so far, without progress, is reported."
     )
     act_seconds: float = Field(
         600.0, gt=0, description="Least seconds before what does not answer is replaced, or the run stopped."
@@ -192,7 +192,7 @@ class WaitTable:
         if wait.act is not None and idle > self.deadline(wait.kind):
             return "acted on"
         longest = max(self.config.report_seconds, USUAL * self._slowest.get(wait.kind, 0.0))
-        return "reported" if waited > longest or wait.verdict == "reported" else None
+        return "reported" if idle > longest or wait.verdict == "reported" else None
 
 
 def seconds(value: float) -> str:
