@@ -1,4 +1,4 @@
-"""The configs in configs/rl and configs/distill pass their dry run: keys, models, environments with their arguments, and data."""
+"""The configs in configs/rl and configs/distill pass their dry run: keys, models, environments, and data."""
 
 from __future__ import annotations
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from renderers import DefaultRendererConfig, Qwen3RendererConfig
 from scripts.tiny_model.tokenizer import build_tokenizer
 
-from whet.inference.rendering.renderer_choice import LONGEST_MARKER, with_marker_cache
+from whet.inference.rendering.renderer_choice import LONGEST_MARKER, choose_renderer, with_marker_cache
 
 TEXTS = [
     "",
@@ -22,6 +23,13 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     return build_tokenizer()
+
+
+def test_a_tokenizer_without_a_token_of_qwen3_is_rendered_by_its_template() -> None:
+    tokenizer: Any = build_tokenizer()
+    assert isinstance(choose_renderer(tokenizer), Qwen3RendererConfig)
+    tokenizer.unk_token = "<|endoftext|>"  # which the renderer takes for one that is not there
+    assert isinstance(choose_renderer(tokenizer), DefaultRendererConfig)
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -192,6 +192,15 @@ def test_a_file_is_converted_once_and_found_by_its_content(tmp_path: Path, own_c
     assert list(gguf_cache.conversions()) == [(file, directory)]
 
 
+def test_a_file_that_has_moved_is_read_where_it_is(tmp_path: Path) -> None:
+    file, moved = tmp_path / "model.gguf", tmp_path / "moved.gguf"
+    gguf_files.write(file, "llama", KINDS.Q8_0)
+    directory = resolve_model(str(file))
+    file.rename(moved)
+    assert gguf_cache.prepared(moved) == directory
+    assert gguf_cache.gguf_source(directory) == moved
+
+
 def test_a_conversion_is_found_in_a_cache_that_cannot_be_written(tmp_path: Path, own_cache: Path) -> None:
     file, cache = tmp_path / "model.gguf", own_cache / "whet" / "gguf"
     gguf_files.write(file)

@@ -79,7 +79,10 @@ def _writes_qwen3(tokenizer: Any) -> bool:
     vocabulary = tokenizer.get_vocab()
     if any(marker not in vocabulary for marker in _QWEN3_MARKERS):
         return False
-    renderer = create_renderer(tokenizer, Qwen3RendererConfig())
+    try:
+        renderer = create_renderer(tokenizer, Qwen3RendererConfig())
+    except Exception:  # it asserts that the tokenizer has each of its special tokens
+        return False
     for tools in (None, [PROBE_TOOL]):
         expected = tokenizer.apply_chat_template(_PROBE, tools=tools, add_generation_prompt=True, return_dict=False)
         got = renderer.render_ids(_PROBE, tools=tools, add_generation_prompt=True)

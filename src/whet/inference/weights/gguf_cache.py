@@ -37,8 +37,13 @@ _log = logging.getLogger(__name__)
 def converted(file: Path) -> Path | None:
     """The directory that was made from `file`, None if there is none yet. Raises `ModelLoadError` for another kind."""
     _check(file)
-    directory = _directory(_digest(file))
-    return directory if _made(directory) else None
+    digest = _digest(file)
+    directory = _directory(digest)
+    if not _made(directory):
+        return None
+    if not gguf_source(directory).is_file():  # moved since
+        write_whole(directory / SOURCE, _written(file, digest))
+    return directory
 
 
 def convert(file: Path) -> Path:
@@ -46,17 +51,15 @@ def convert(file: Path) -> Path:
 
     It has no weights yet where they can be read from the file itself.
     """
-    _check(file)
+    if (known := converted(file)) is not None:
+        return known
     digest = _digest(file)
     directory = _directory(digest)
-    if not _made(directory):
-        with alone(directory):
-            if not _made(directory):
-                reader, fields = _open(file)
-                head_width = _head_width(file, fields)
-                replace_directory(directory, lambda target: _write(file, digest, reader, fields, head_width, target))
-    elif not gguf_source(directory).is_file():  # moved since
-        write_whole(directory / SOURCE, _written(file, digest))
+    with alone(directory):
+        if not _made(directory):
+            reader, fields = _open(file)
+            head_width = _head_width(file, fields)
+            replace_directory(directory, lambda target: _write(file, digest, reader, fields, head_width, target))
     return directory
 
 
