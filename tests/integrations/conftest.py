@@ -16,6 +16,7 @@ assert _spec.loader is not None
 _harbor_tasks = sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_harbor_tasks)
 harbor_cache, task, rollout = _harbor_tasks.harbor_cache, _harbor_tasks.task, _harbor_tasks.rollout
+play = _harbor_tasks.play
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import pytest
 
 import whet
 from whet.envs.sandboxed import packages
+from whet.rollouts.groups import run_group
 from whet.sandboxes.pool import shared_pool
 
 DOCKERFILE = """\
@@ -34,6 +35,7 @@ echo "{\\"reward\\": $r, \\"tries\\": $STRICT}" > /logs/verifier/reward.json
 """
 SOLUTION = "./run.sh > out/count\n"
 Make = Callable[..., Path]
+Play = Callable[[whet.Environment, list[Any]], whet.State]
 
 
 @pytest.fixture
@@ -94,3 +96,20 @@ def rollout_of(folder: Path, *commands: str, **kwargs: Any) -> tuple[whet.State,
 
     state = asyncio.run(run())
     return state, [message["content"] for message in state["completion"] if message["role"] == "tool"]
+
+
+@pytest.fixture
+def play() -> Play:
+    """One rollout of the first task of an environment, with the answers of a script."""
+
+    def played(env: whet.Environment, script: list[Any]) -> whet.State:
+        async def attempt() -> whet.State:
+            try:
+                (state,) = await run_group(env, [env.get_dataset()[0]], whet.ScriptedClient(script), "m", {})
+                return state
+            finally:
+                await env.close()
+
+        return asyncio.run(attempt())
+
+    return played

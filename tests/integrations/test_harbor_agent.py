@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ pytest.importorskip("prometheus_client")
 
 import whet
 from whet.errors import ConfigError
-from whet.rollouts.groups import run_group
 
+Play = Callable[[whet.Environment, list[Any]], whet.State]
 TEST = 'if [ "$(cat /app/out.txt)" = hello ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt'
 
 
@@ -38,18 +38,7 @@ def tasks(tmp_path: Path) -> Path:
     return tmp_path / "tasks"
 
 
-def play(env: whet.Environment, script: list[Any]) -> whet.State:
-    async def attempt() -> whet.State:
-        try:
-            (state,) = await run_group(env, [env.get_dataset()[0]], whet.ScriptedClient(script), "m", {})
-            return state
-        finally:
-            await env.close()
-
-    return asyncio.run(attempt())
-
-
-def test_agent_works_in_workdir_and_is_graded(bubblewrap: None, tasks: Path) -> None:
+def test_agent_works_in_workdir_and_is_graded(bubblewrap: None, tasks: Path, play: Play) -> None:
     env = whet.load_environment(f"harbor:{tasks}", agent="bash")
     state = play(env, [calls("pwd; cat made; ls /"), calls("echo hello > out.txt"), "It is written."])
     assert (state["error"], state["reward"]) == (None, 1.0)
@@ -58,18 +47,18 @@ def test_agent_works_in_workdir_and_is_graded(bubblewrap: None, tasks: Path) -> 
     assert not {"tests", "solution"} & set(seen)
 
 
-def test_what_an_agent_has_done_counts_when_its_turns_are_up(bubblewrap: None, tasks: Path) -> None:
+def test_what_an_agent_has_done_counts_when_its_turns_are_up(bubblewrap: None, tasks: Path, play: Play) -> None:
     env = whet.load_environment(f"harbor:{tasks}", agent={"agent": "bash"}, max_turns=2)
     state = play(env, [calls("echo hello > out.txt"), *([calls("true")] * 5)])
     assert (state["error"], state["stop_condition"], state["reward"]) == (None, "max_turns_reached", 1.0)
 
 
-def test_agent_that_does_nothing_is_graded(bubblewrap: None, tasks: Path) -> None:
+def test_agent_that_does_nothing_is_graded(bubblewrap: None, tasks: Path, play: Play) -> None:
     state = play(whet.load_environment(f"harbor:{tasks}", agent="bash"), ["I will not."])
     assert (state["error"], state["reward"]) == (None, 0.0)
 
 
-def test_examples_of_calls_precede_the_instruction(bubblewrap: None, tasks: Path) -> None:
+def test_examples_of_calls_precede_the_instruction(bubblewrap: None, tasks: Path, play: Play) -> None:
     examples = [
         {"role": "user", "content": "Write a into b."},
         {"role": "assistant", "content": "", **calls("echo a > b")},

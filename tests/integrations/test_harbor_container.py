@@ -18,11 +18,11 @@ import whet
 from whet.errors import ConfigError
 from whet.integrations.harbor_container import _own_folder
 from whet.integrations.harbor_env import SOLVE, HarborEnv
-from whet.rollouts.groups import run_group
 from whet.sandboxes import docker
 from whet.sandboxes.docker import DockerBackend
 from whet.types import State
 
+Play = Callable[[whet.Environment, list[Any]], State]
 Make = Callable[..., Path]
 Rollout = Callable[..., tuple[State, list[str]]]
 IMAGE = os.environ.get("WHET_TEST_IMAGE")
@@ -178,11 +178,11 @@ def listens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_engine
-def test_an_agent_of_others_reaches_its_model_and_nothing_else(container_task: Make, listens: None) -> None:
+def test_an_agent_of_others_reaches_its_model_and_nothing_else(container_task: Make, listens: None, play: Play) -> None:
     env = whet.load_environment(f"harbor:{container_task()}", backend=ENGINE, agent="bash")
     ask = "python3 -c 'import urllib.request as u; u.urlopen(\"http://pypi.org\")' 2>&1 | tail -1"
     script = [call(f"whoami; pwd; ls /tests; grep -c : /proc/net/dev; {ask}"), call("count-words > out/count"), "Done."]
-    state = played(env, script)
+    state = play(env, script)
     assert (state["error"], state["reward"]) == (None, 1.0)
     words = state["trajectory"][1]["prompt"][-1]["content"].split()
     assert words[:2] == ["player", "/app"]
@@ -190,21 +190,10 @@ def test_an_agent_of_others_reaches_its_model_and_nothing_else(container_task: M
 
 
 @needs_engine
-def test_an_agent_whose_program_the_image_lacks_is_refused(container_task: Make, listens: None) -> None:
+def test_an_agent_whose_program_the_image_lacks_is_refused(container_task: Make, listens: None, play: Play) -> None:
     without = f"{DOCKERFILE}USER root\nRUN rm -f $(command -v python3) /usr/bin/python3\nUSER player\n"
     env = whet.load_environment(
         f"harbor:{container_task(environment__Dockerfile=without)}", backend=ENGINE, agent="bash"
     )
     with pytest.raises(ConfigError, match=r"agent 'bash' is run by python3, which the image of task .* lacks"):
-        played(env, ["Done."])
-
-
-def played(env: whet.Environment, script: list[Any]) -> State:
-    async def attempt() -> State:
-        try:
-            (state,) = await run_group(env, [env.get_dataset()[0]], whet.ScriptedClient(script), "m", {})
-            return state
-        finally:
-            await env.close()
-
-    return asyncio.run(attempt())
+        play(env, ["Done."])

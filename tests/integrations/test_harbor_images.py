@@ -20,7 +20,6 @@ import whet
 from whet.errors import ConfigError, SandboxError
 from whet.integrations.harbor_env import HarborEnv
 from whet.integrations.harbor_root import image_roots
-from whet.rollouts.groups import run_group
 from whet.sandboxes.bubblewrap.layout import layout_of_image
 from whet.sandboxes.protocol import SandboxSpec
 from whet.sandboxes.registry import get_backend
@@ -214,21 +213,13 @@ def test_root_that_cannot_be_shown_is_an_error(bubblewrap: None) -> None:
         asyncio.run(get_backend("subprocess").create(SandboxSpec(root="/srv/image")))
 
 
-def test_an_agent_runs_in_the_image_by_its_programs(bubblewrap: None, task: Make, image: Path) -> None:
+def test_an_agent_runs_in_the_image_by_its_programs(bubblewrap: None, task: Make, image: Path, play: Any) -> None:
     pytest.importorskip("uvicorn")
     pytest.importorskip("prometheus_client")
     folder = task(environment__Dockerfile=FROM)
     call = {"id": "call", "name": "bash", "arguments": json.dumps({"command": "cat made; ./run.sh > out/count"})}
 
-    async def attempt() -> whet.State:
-        env = whet.load_environment(f"harbor:{folder}", agent="bash", images={"mine:1": str(image)})
-        try:
-            script = whet.ScriptedClient([{"tool_calls": [call]}, "Done."])
-            (state,) = await run_group(env, [env.get_dataset()[0]], script, "m", {})
-            return state
-        finally:
-            await env.close()
-
-    state = asyncio.run(attempt())
+    env = whet.load_environment(f"harbor:{folder}", agent="bash", images={"mine:1": str(image)})
+    state = play(env, [{"tool_calls": [call]}, "Done."])
     assert (state["error"], state["reward"]) == (None, 1.0)
     assert state["trajectory"][1]["prompt"][-1]["content"] == "of the image\n"
