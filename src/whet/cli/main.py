@@ -271,12 +271,10 @@ def _hangup_as_sigterm() -> Iterator[None]:
         return
     terminals = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
 
-    received: list[int] = []
-
     def end(number: int, _: object) -> None:
-        received.append(number)
-        if len(received) > 1:  # kernel and shell both send one; a second SIGTERM would end without a checkpoint
-            return
+        # Kernel and shell both send one: of a second SIGTERM the command would end without a checkpoint, and of a
+        # second SIGHUP while Python ends, when its own handlers are gone, it would die without its exit code.
+        signal.signal(number, signal.SIG_IGN)
         for descriptor in terminals:
             if not os.isatty(descriptor):  # the terminal is gone, where writing would fail
                 null = os.open(os.devnull, os.O_RDWR)
@@ -288,7 +286,7 @@ def _hangup_as_sigterm() -> Iterator[None]:
     try:
         yield
     finally:
-        if not received:  # else a second one may still come, after the command has ended
+        if signal.getsignal(signal.SIGHUP) is end:
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
