@@ -59,10 +59,14 @@ DEADLINE = 200.0
 
 
 class Warm:
-    """The server, started with the first command of the first who wants one in `folder`: workers share it."""
+    """The server, started with the first command of the first who wants one in `folder`: workers share it.
 
-    def __init__(self, folder: Path) -> None:
+    `modules` are what it imports first.
+    """
+
+    def __init__(self, folder: Path, modules: Sequence[str] = MODULES) -> None:
         self._folder = folder
+        self._modules = modules
         self._server: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._started: list[Process] = []
@@ -158,7 +162,7 @@ class Warm:
                     listening.bind(str(address))
                     listening.listen()
                     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-                    command = [sys.executable, str(SERVER), *MODULES]
+                    command = [sys.executable, str(SERVER), *self._modules]
                     self._server = subprocess.Popen(command, stdin=listening, env=environment)
                 self._socket.connect(str(address))
 

@@ -82,18 +82,18 @@ TOOL = {"id": "calculator", "args": {"examples": 3}}
 
 
 @pytest.mark.parametrize(
-    ("env", "turns"),
-    [(TURNS, 3), (TOOL, 2)],
+    ("env", "turns", "rollouts"),
+    [(TURNS, 3, 8), (TOOL, 2, 4)],
     ids=["turns", "tool"],
 )
-def test_training_and_sampling_are_one_policy(env: dict[str, Any], turns: int, tmp_path: Path) -> None:
+def test_training_and_sampling_are_one_policy(env: dict[str, Any], turns: int, rollouts: int, tmp_path: Path) -> None:
     """Before an update and after it, whatever a rollout's turns are made of."""
     config = RunConfig.model_validate(
         {
             "name": "r",
             "model": NAME,
             "max_steps": 2,
-            "batch_size": 8,
+            "batch_size": rollouts,
             "rollouts_per_example": 4,
             "learning_rate": 2e-5,
             "runs_directory": tmp_path,

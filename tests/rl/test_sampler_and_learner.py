@@ -118,7 +118,9 @@ def test_synchronously_all_of_the_kl_is_the_engines(run, dtype):
 @pytest.mark.parts
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_asynchronously_the_engines_share_stays_what_it_is_and_the_rest_is_staleness(run, dtype):
-    sections = {"max_async_level": 1, "max_steps": 8, "batch_size": 32, "inference": {"dtype": dtype}}
+    # Few at once: weights change while a batch is sampled.
+    slow = {"batch_size": 32, "max_concurrent": 8}
+    sections = {"max_async_level": 1, "max_steps": 8, "inference": {"dtype": dtype}, **slow}
     _, metrics = run("whet/tiny", sections=sections)
     split = [line for line in metrics if "policy/kl_stale" in line]
     assert split, "no step had both older tokens and fresh ones to compare with"

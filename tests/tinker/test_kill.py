@@ -31,9 +31,9 @@ IMPORTED = (
 
 
 @pytest.fixture(scope="module")
-def warm_tinker(warm_server: Any) -> Iterator[Any]:
+def warm_tinker(warm_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """As `warm`, and has imported what a training server needs, which else is most of the time of a start."""
-    server = type(warm_server)(*IMPORTED)
+    server = type(warm_server)(tmp_path_factory.mktemp("warm"), IMPORTED)
     yield server
     server.close()
 

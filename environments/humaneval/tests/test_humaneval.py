@@ -98,9 +98,11 @@ def test_seconds_are_positive() -> None:
 
 
 @pytest.mark.parts
-def test_outcomes_are_those_of_the_package() -> None:
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
+def test_outcomes_are_those_of_the_package(every: int) -> None:
     answers: list[tuple[dict[str, Any], str]] = []
-    for problem, other in zip(ALL, itertools.islice(itertools.cycle(ALL), 1, None), strict=False):
+    pairs = list(zip(ALL, itertools.islice(itertools.cycle(ALL), 1, None), strict=False))[::every]
+    for problem, other in pairs:
         right = problem["canonical_solution"]
         whole = f"```python\n{problem['prompt']}{right}```"
         answers += [
@@ -111,6 +113,6 @@ def test_outcomes_are_those_of_the_package() -> None:
         ]
     ours = [said == "passed" for said in outcomes(*answers, seconds=10)]
     theirs = [check_correctness(problem, code, 10.0)["passed"] for problem, code in answers]
-    assert len(answers) == 656
-    assert 328 <= sum(theirs) < 500
+    assert len(answers) == 656 // every
+    assert 0.5 <= sum(theirs) / len(answers) < 0.76
     assert ours == theirs

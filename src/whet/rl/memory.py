@@ -21,9 +21,10 @@
     processes     Python, torch and other libraries with what malloc keeps: 235 MiB of the run, 85 more with the
                   learner in it; 205 of an engine, 255 of a learner, 32 of a worker of environments, each in a process
                   of its own; files of libraries, which all of them share, 115; 1.4 GiB of a vLLM server on its host
-    heaps         on a CPU: of the learner 1.2 x activations with an adapter on a dense base, 0.33 on one in blocks, 0.4
-                  where all weights learn; of an embedded engine 3 x KV cache, 256 MiB at most. In one process engine
-                  and learner use the same heap in turn: of cache and activations, each with its heap, the larger counts
+    heaps         on a CPU: of the learner 0.1 x activations with an adapter on a dense base, 1.2 on a tiny one (16 M),
+                  0.33 on one in blocks, 0.4 where all weights learn; of an embedded engine 3 x KV cache, at most
+                  256 MiB. In one process both use the same heap in turn: of cache and activations, each with its heap,
+                  the larger counts
     loading       nothing more: ranks read their own rows, adapters' bases come tensor by tensor, and the float32 that a
                   learner of all weights on a GPU reads on its host is gone when the first files are handed over
     activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 4 W + 3 K + heads x length) + 2 H) x 4 bytes; with
@@ -61,9 +62,9 @@ MOST_FILES = 3
 """Of published weights at once: the newest, the one before it, and the next one while it is written."""
 LEARNER_HEAP, ENGINE_HEAP = "kept free in the learner's heap", "working memory of the engine"
 IN_TURN = "engine and learner in turn"
-HEAP_OF_ADAPTER, HEAP_OF_QUANTISED, HEAP_OF_ALL = 1.2, 0.33, 0.4
-"""Of a learner on a CPU: heap beyond activations, as a share of them. glibc gives none of it back (`learner/make.py`);
-where all weights learn, gradients and optimiser lie in it. Measured with SmolLM2-135M."""
+HEAP_OF_TINY, HEAP_OF_ADAPTER, HEAP_OF_QUANTISED, HEAP_OF_ALL = 1.2, 0.1, 0.33, 0.4
+"""Of a learner on a CPU: heap beyond activations, as a share of them. Of a tiny base, and where all weights learn, with
+gradients and optimiser in it, glibc gives none of it back (`learner/make.py`). Measured with SmolLM2-135M."""
 ENGINE_TIMES, ENGINE_MOST = 3, 256 << 20
 """Of an embedded engine on a CPU: prompts, prefill and copies of its cache, in sizes of the cache, and at most."""
 BYTES_QUANTISED = {"nf4": 0.5625, "int8": 1.0}
@@ -96,7 +97,9 @@ def process_bytes(config: RunConfig | SftConfig) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size}
 
 
-def host_parts(config: RunConfig | SftConfig, devices: Mapping[str, str], memory: Mapping[str, int]) -> dict[str, int]:
+def host_parts(
+    arch: Architecture, config: RunConfig | SftConfig, devices: Mapping[str, str], memory: Mapping[str, int]
+) -> dict[str, int]:
     """What comes on top of the model's parts in `memory`, in the memory of the host."""
     parts = {PROCESSES: sum(process_bytes(config).values())}
     on_gpu = devices["learner"].startswith("cuda")
@@ -105,9 +108,7 @@ def host_parts(config: RunConfig | SftConfig, devices: Mapping[str, str], memory
         divided = sum(size for name, size in memory.items() if name.startswith("learner: ")) - memory[ACTIVATIONS]
         parts[OTHER_GROUPS] = (config.ranks // (config.learner.shard_ranks or config.ranks) - 1) * divided
     if not on_gpu:
-        share = HEAP_OF_ALL if config.lora is None else HEAP_OF_ADAPTER
-        share = HEAP_OF_QUANTISED if config.quantised_base else share
-        parts[LEARNER_HEAP] = int(config.ranks * share * memory[ACTIVATIONS])
+        parts[LEARNER_HEAP] = int(config.ranks * _heap_share(arch, config) * memory[ACTIVATIONS])
     if config.inference.engine != "vllm" and devices.get("sampler") == "cpu":
         parts[ENGINE_HEAP] = min(ENGINE_TIMES * memory.get(CACHE, 0), ENGINE_MOST)
         if not (on_gpu or learner_apart(config) or config.deployment.colocate):
@@ -116,6 +117,16 @@ def host_parts(config: RunConfig | SftConfig, devices: Mapping[str, str], memory
     if on_gpu and config.deployment.colocate:
         parts[MOVED] = staying_bytes(memory)
     return {name: size for name, size in parts.items() if size}
+
+
+def _heap_share(arch: Architecture, config: RunConfig | SftConfig) -> float:
+    """Of activations; see `heaps` above and `_stays_small` of `learner/make.py`."""
+    if config.lora is None:
+        return HEAP_OF_ALL
+    if config.quantised_base:
+        return HEAP_OF_QUANTISED
+    tiny = arch.experts is not None or parameter_count(arch) <= COPIED
+    return HEAP_OF_TINY if tiny and _held_bytes(config) == 4 else HEAP_OF_ADAPTER
 
 
 def by_process(config: RunConfig | SftConfig, devices: Mapping[str, str], memory: Mapping[str, int]) -> dict[str, int]:
@@ -219,7 +230,7 @@ def memory_parts(arch: Architecture, config: RunConfig, *, prompt: int = 0, on_g
 def run_memory(arch: Architecture, config: RunConfig, devices: Mapping[str, str], prompt: int = 0) -> dict[str, int]:
     """All that a run holds, by what it is for."""
     parts = memory_parts(arch, config, prompt=prompt, on_gpu=devices["sampler"].startswith("cuda"))
-    return parts | host_parts(config, devices, parts)
+    return parts | host_parts(arch, config, devices, parts)
 
 
 def handed_files(config: RunConfig, *, on_gpu: bool) -> int:

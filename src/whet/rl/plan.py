@@ -389,7 +389,7 @@ def fine_tuning_memory(
     parts |= reference_parts(arch, config)
     if config.samples:
         parts = _evaluating_memory(arch, config) | parts
-    return parts | host_parts(config, devices, parts)
+    return parts | host_parts(arch, config, devices, parts)
 
 
 def _evaluating_memory(arch: Architecture, config: SftConfig) -> dict[str, int]:

@@ -11,7 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, Qwen3Config
 
+from whet.inference.weights import frozen_base
 from whet.rl.data.batch import TokenSequence, pack
+from whet.rl.learner import make as learner_made
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.forward import attention, decoder, logprobs
 from whet.rl.learner.make import make_learner
@@ -204,3 +206,13 @@ def test_a_query_of_a_long_run_sees_no_token_after_it(make, monkeypatch):
     before, after = (make().token_logprobs(each) for each in (batch, changed))
     assert (before[50:1200] == after[50:1200]).all()
     assert (before[1200:] != after[1200:]).any()
+
+
+@pytest.mark.parametrize(("copied", "lora", "small"), [(None, True, False), (0, True, True), (0, False, False)])
+def test_memory_goes_back_at_once_for_an_adapter_on_all_but_a_tiny_base(make, monkeypatch, copied, lora, small):
+    said = []
+    monkeypatch.setattr(learner_made, "_set_allocator", lambda *, small: said.append(small))
+    if copied is not None:
+        monkeypatch.setattr(frozen_base, "COPIED", copied)
+    make(lora=LoraConfig(rank=2) if lora else None)
+    assert said == [small]

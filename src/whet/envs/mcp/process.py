@@ -18,6 +18,7 @@ from whet.system.children import how_it_ended
 
 GUARD = Path(__file__).with_name("guard.py")
 GRACE_SECONDS = 2.0  # to end by itself once stdin is closed, and again after SIGTERM
+CLOSED_SECONDS = 15.0  # to end, once it has closed its stdout
 TAIL_BYTES = 2000
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024  # one line of stdout; a longer one is an error of the server
 
@@ -100,7 +101,8 @@ class ServerProcess:
 
     async def how_it_ended(self) -> str:
         """`it exited with code 3`, once it has; otherwise that it still runs."""
-        await self._ends_within(GRACE_SECONDS)
+        closed = self._stdout.at_eof()  # then it is about to end, which takes a while where cores are busy
+        await self._ends_within(CLOSED_SECONDS if closed else GRACE_SECONDS)
         await asyncio.wait(self._readers, timeout=1.0)
         code = self._process.returncode
         if code is None:

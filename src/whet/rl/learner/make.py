@@ -110,10 +110,10 @@ def make_bank(model: Path, *, computation: LearnerConfig | None = None, base: Ba
     device = choose_device(computation.device, "[learner] device")
     if not isinstance(describe(model), Architecture):
         raise ModelLoadError(f"{model}: several adapters at once need a family that whet's own forward pass computes.")
+    dtype, lora, arch = getattr(torch, computation.base_dtype), LoraConfig(base=base), describe(model)
     if device == "cpu":
-        _set_allocator(small=base != "dense")
-    dtype = getattr(torch, computation.base_dtype)
-    made = _made(model, describe(model), LoraConfig(base=base), dtype, device, divided=False)
+        _set_allocator(small=_stays_small(model, arch, lora, computation))
+    made = _made(model, arch, lora, dtype, device, divided=False)
     put_in(made.model.requires_grad_(False), made.base, dtype)
     return AdapterBank(made.model.to(device), model, computation)
 
@@ -151,8 +151,7 @@ def learner_parts(
     expand_segments(device)
     arch = describe(model)
     if device == "cpu":
-        half_base = lora is not None and computation.base_dtype == "bfloat16"
-        _set_allocator(small=half_base or (lora is not None and lora.base != "dense"))
+        _set_allocator(small=_stays_small(model, arch, lora, computation))
     torch.manual_seed(seed)
     load_device = "cpu" if sharding is not None else device  # ranks bring one layer after the other to their device
     made = _made(model, arch, lora, held_in, load_device, divided=sharding is not None)
@@ -291,13 +290,24 @@ def _check_tokens(model: Path, other: Path, reference: str) -> None:
         )
 
 
+def _stays_small(
+    model: Path, arch: Architecture | OtherFamily, lora: LoraConfig | None, computation: LearnerConfig
+) -> bool:
+    """Whether a learner's memory counts for more than a few percent of its time: an adapter's, but for a tiny base."""
+    from whet.inference.weights.frozen_base import worth_sharing
+
+    if lora is None:
+        return False
+    chosen = lora.base != "dense" or computation.base_dtype == "bfloat16"
+    return chosen or (isinstance(arch, Architecture) and worth_sharing(model, arch))
+
+
 def _set_allocator(*, small: bool) -> None:
     """Let the C library keep the memory of a step's arrays for the next step's, which are of the same sizes.
 
-    By default glibc gives it back, and the kernel clears every page anew: 5 to 10 % of a small model's step. With
-    `small` it gives back at once what arrays from 128 KiB on leave, which between smaller ones would lie unused. That
-    costs 10 % of a learner's time (SmolLM2-135M, one thread), so it is for bases that were chosen for their size: in
-    blocks or bfloat16. Other C libraries are left as they are.
+    By default glibc gives it back, and the kernel clears every page anew: 5 to 10 % of a tiny model's step. With
+    `small` it gives back at once what arrays from 128 KiB on leave, which between smaller ones would lie unused: more
+    than is in use, and growing (docs/design/log.md). Other C libraries are left as they are.
     """
     library = ctypes.CDLL(None)
     mallopt = getattr(library, "mallopt", None) if sys.platform == "linux" else None
