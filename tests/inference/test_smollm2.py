@@ -83,7 +83,7 @@ TOOL = {"id": "calculator", "args": {"examples": 3}}
 
 @pytest.mark.parametrize(
     ("env", "turns", "rollouts"),
-    [(TURNS, 3, 8), (TOOL, 2, 4)],
+    [pytest.param(TURNS, 3, 8, marks=pytest.mark.long), (TOOL, 2, 4)],
     ids=["turns", "tool"],
 )
 def test_training_and_sampling_are_one_policy(env: dict[str, Any], turns: int, rollouts: int, tmp_path: Path) -> None:

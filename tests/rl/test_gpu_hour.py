@@ -73,6 +73,7 @@ def test_without_smoke_every_part_that_computes_does_so_on_the_gpu(hour, tmp_pat
     assert "does not exist" in made["vllm"].lacking
 
 
+@pytest.mark.long
 @pytest.mark.parts
 @pytest.mark.timeout(900)
 def test_every_part_runs_in_its_tiny_form_on_a_cpu(tmp_path):

@@ -114,6 +114,7 @@ def wait_for(what: Callable[[], Any], seconds: float = 300) -> Any:
     return found
 
 
+@pytest.mark.long
 def test_a_synchronous_run_learns_from_what_two_processes_of_vllm_sampled(start: Start, tmp_path: Path) -> None:
     directory = tmp_path / "runs" / "run"
     split = ("--inference.device", "cpu", "--inference.tensor_parallel_size", "2")
@@ -148,6 +149,7 @@ def test_a_killed_server_is_started_again_and_the_run_goes_on(start: Start, tmp_
     trained_once(directory, 6)
 
 
+@pytest.mark.long
 def test_a_run_resumes_with_the_other_engine(start: Start, tmp_path: Path) -> None:
     directory, config = tmp_path / "runs" / "run", tmp_path / "config.toml"
     embedded = CONFIG[: CONFIG.index("[inference]")] + CONFIG[CONFIG.index("[deployment]") :]

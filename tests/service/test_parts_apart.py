@@ -50,6 +50,7 @@ def submission(number: int) -> dict[str, Any]:
     return {**own, "config": CONFIG, "needs": {"cores": 1, "memory": 1 << 20}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)  # tests/service/test_up.py has SQLite
 def test_runs_of_two_runners_finish_and_one_is_served(start: Any) -> None:
     api = start("api", "--port", "0", "--no-actions")

@@ -73,6 +73,7 @@ def largest_difference(model: Path, sample: Sample) -> float:
     return float((torch.tensor(sample.logprobs) - expected).abs().max())
 
 
+@pytest.mark.long
 def test_logprobs_are_those_of_the_weights_before_and_after_loads(
     server: VllmServer, model: Path, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def _adapter(directory: Path, seed: int, std: float = 0.3) -> Path:
     return directory
 
 
+@pytest.mark.long
 @pytest.mark.parts
 @pytest.mark.usefixtures("_vllm")
 def test_adapters_are_loaded_while_a_model_is_served(tmp_path: Path) -> None:

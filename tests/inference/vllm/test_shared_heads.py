@@ -53,6 +53,7 @@ def server(vllm_servers: Any, model: Path, tmp_path_factory: pytest.TempPathFact
         server.close()
 
 
+@pytest.mark.long
 def test_right_weights_are_taken_and_a_wrong_bias_is_found(server: VllmServer, model: Path, tmp_path: Path) -> None:
     draw = torch.Generator().manual_seed(1)
     changed = {
