@@ -21,10 +21,10 @@
     processes     Python, torch and other libraries with what malloc keeps: 235 MiB of the run, 85 more with the
                   learner in it; 205 of an engine, 255 of a learner, 32 of a worker of environments, each in a process
                   of its own; files of libraries, which all of them share, 115; 1.4 GiB of a vLLM server on its host
-    heaps         on a CPU: of the learner 0.1 x activations with an adapter on a dense base, 1.2 on a tiny one (16 M),
-                  0.33 on one in blocks, 0.4 where all weights learn; of an embedded engine 3 x KV cache, at most
-                  256 MiB. In one process both use the same heap in turn: of cache and activations, each with its heap,
-                  the larger counts
+    heaps         on a CPU: of the learner 0.1 x activations with an adapter on a dense base, 1.2 on one of experts or
+                  a tiny one (16 M), 0.33 on one in blocks, 0.4 where all weights learn; of an embedded engine 3 x KV
+                  cache, at most 256 MiB. In one process both use the same heap in turn: of cache and activations, each
+                  with its heap, the larger counts
     loading       nothing more: ranks read their own rows, adapters' bases come tensor by tensor, and the float32 that a
                   learner of all weights on a GPU reads on its host is gone when the first files are handed over
     activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 4 W + 3 K + heads x length) + 2 H) x 4 bytes; with
