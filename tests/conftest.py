@@ -8,6 +8,7 @@ import gc
 import importlib.util
 import logging
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -320,6 +321,15 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
 def players() -> Any:
     """Programs that draw what a test tells them; see `players.py`."""
     return _players
+
+
+@pytest.fixture
+def held_port() -> Iterator[int]:
+    """A port of 127.0.0.1 that is not in use and that the kernel gives to no one: a server that asks for it gets it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @pytest.fixture

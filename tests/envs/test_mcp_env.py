@@ -1,6 +1,7 @@
 """MCPEnv against real servers, over stdio and over HTTP: tools, results, options. Faults are in test_mcp_faults.py."""
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 import whet
 from whet.envs.mcp.content import MAX_IMAGE_BYTES
+from whet.envs.mcp.transport import free_port
 from whet.envs.mcp_env import MCPServerConfig, MCPToolError
 
 SERVERS = Path(__file__).parent / "mcp_servers"
@@ -387,3 +389,9 @@ def test_constructing_loads_no_mcp():
         "import whet, sys; whet.MCPEnv(mcp_servers=[], dataset=[{'question': 'q'}]); print('mcp.client' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_servers_that_start_at_once_have_ports_of_their_own() -> None:
+    with contextlib.ExitStack() as starting:
+        ports = [starting.enter_context(free_port()) for _ in range(400)]
+    assert len(set(ports)) == 400

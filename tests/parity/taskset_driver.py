@@ -11,9 +11,11 @@ import asyncio
 import contextlib
 import importlib
 import json
+import socket
 import sys
 from typing import Any
 
+HELD: list[socket.socket] = []
 EUROPE = {"region": "all", "config": {"harness": {"max_turns": 4}}}
 
 
@@ -61,12 +63,26 @@ def plain(value: Any) -> Any:
     return value.model_dump(exclude_none=True) if hasattr(value, "model_dump") else repr(value)
 
 
+def held_port() -> int:
+    """A free port, as 0.1.14 asks for one long before it listens there; held, so that nobody else is given it."""
+    held = socket.socket()
+    HELD.append(held)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("0.0.0.0", 0))
+    port: int = held.getsockname()[1]
+    return port
+
+
 def main() -> None:
     library, folder, output = sys.argv[1:]
     if library == "whet":
         import whet
 
         whet.install_verifiers_alias()
+    else:
+        import verifiers.v1.utils.endpoint_utils as endpoints
+
+        endpoints.get_free_port = held_port
     sys.path.insert(0, folder)
     with contextlib.redirect_stdout(sys.stderr):
         found = {name: asyncio.run(observe(*run)) for name, run in runs().items()}

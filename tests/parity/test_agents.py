@@ -10,21 +10,17 @@ from pathlib import Path
 import pytest
 from sides import VENV, require
 
-from whet.gateway.serve import listen
-
 DRIVER = Path(__file__).with_name("agent_driver.py")
 
 
 @pytest.mark.parts
 @pytest.mark.parametrize("max_turns", [-1, 2])
-def test_agent_has_the_same_rollout(tmp_path: Path, bubblewrap: None, max_turns: int) -> None:
+def test_agent_has_the_same_rollout(tmp_path: Path, bubblewrap: None, held_port: int, max_turns: int) -> None:
     require("verifiers")
-    with listen("127.0.0.1", 0) as free:
-        port = free.getsockname()[1]
     results = {}
     for side, python in (("verifiers", str(VENV / "bin/python")), ("whet", sys.executable)):
         output = tmp_path / f"{side}.json"
-        command = [python, str(DRIVER), side, str(port), str(max_turns), str(output)]
+        command = [python, str(DRIVER), side, str(held_port), str(max_turns), str(output)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
         assert done.returncode == 0, done.stderr[-3000:]
         results[side] = json.loads(output.read_text())

@@ -198,9 +198,9 @@ FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().de
 
 
 @linux
-def test_a_socket_that_a_second_container_opens_is_served_by_the_proxy(tmp_path: Path, web: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+def test_a_socket_that_a_second_container_opens_is_served_by_the_proxy(
+    tmp_path: Path, web: str, held_port: int
+) -> None:
     # The engine runs what it is asked for on this machine, where the port and the folder have other names.
     script = """case "$*" in
     *--rm*)
@@ -208,12 +208,12 @@ def test_a_socket_that_a_second_container_opens_is_served_by_the_proxy(tmp_path:
         python3 -c "$(printf %s "$2" | sed "s#/channel/#$folder/#; s#3128#PORT#")";;
     exec*) for last; do :; done; exec python3 -c 'FETCH' "$last";;
     esac"""
-    program = scripted(tmp_path, script.replace("PORT", str(port)).replace("FETCH", FETCH))
+    program = scripted(tmp_path, script.replace("PORT", str(held_port)).replace("FETCH", FETCH))
 
     async def run() -> tuple[str, str, int]:
         spec = SandboxSpec(image="img", origin=web)
         async with await DockerBackend(program).create(spec) as sandbox:
-            answers = [(await sandbox.exec([f"http://127.0.0.1:{port}{path}"])) for path in ("/", "/x")]
+            answers = [(await sandbox.exec([f"http://127.0.0.1:{held_port}{path}"])) for path in ("/", "/x")]
             assert sandbox.network is not None
             return answers[0].stdout, answers[1].stdout, sandbox.network.requests
 

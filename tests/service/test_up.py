@@ -103,11 +103,8 @@ def test_kill_of_up_leaves_no_part(up: Any) -> None:
     assert httpx.get(f"{second.address}/login").status_code == 200
 
 
-def test_ports_are_taken_and_that_of_deployments_before_there_is_one(up: Any, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        held = free.getsockname()[1]
-    first = up("--deployments-port", str(held))
+def test_ports_are_taken_and_that_of_deployments_before_there_is_one(up: Any, held_port: int, tmp_path: Path) -> None:
+    first = up("--deployments-port", str(held_port))
     port = first.address.rpartition(":")[2]
     command = [sys.executable, "-m", "whet.cli.main", "service", "up", "--data", str(tmp_path / "other")]
     taken = subprocess.run([*command, "--port", port], capture_output=True, text=True, timeout=PATIENCE_S)
@@ -115,9 +112,9 @@ def test_ports_are_taken_and_that_of_deployments_before_there_is_one(up: Any, tm
     api = [sys.executable, "-m", "whet.cli.main", "service", "api", "--data", str(first.data), "--port", "0"]
     done = subprocess.run(api, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, "another hub runs on" in done.stderr) == (2, True)
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", held))
-    answer = httpx.get(f"http://127.0.0.1:{held}/v1/models", timeout=PATIENCE_S)  # the connection starts them
+    with pytest.raises(OSError, match="in use"):  # `held_port` itself does not refuse a server
+        socket.create_server(("127.0.0.1", held_port))
+    answer = httpx.get(f"http://127.0.0.1:{held_port}/v1/models", timeout=PATIENCE_S)  # the connection starts them
     assert answer.status_code == 401
     assert sorted(first.parts()) == ["api", "deployments", "runner"]
 

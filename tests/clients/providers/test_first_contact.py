@@ -6,7 +6,6 @@ import asyncio
 import errno
 import itertools
 import socket
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -83,14 +82,6 @@ def test_the_reason_is_the_systems(clock: Clock) -> None:
 
 
 @pytest.fixture
-def free_port() -> int:
-    with closing(socket.socket()) as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-    return port
-
-
-@pytest.fixture
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """No grace period: an endpoint that is not there at once is given up."""
     monkeypatch.setattr(connections, "GRACE_S", 0.0)
@@ -124,9 +115,9 @@ def asked(*urls: str, kind: Any = "openai_chat_completions", times: int = 1, **c
 
 @pytest.mark.usefixtures("no_grace")
 @pytest.mark.parametrize("kind", ["openai_chat_completions", "openai_responses", "anthropic_messages"])
-def test_a_request_to_nobody_is_an_error_of_the_run_in_one_line(kind: str, free_port: int) -> None:
+def test_a_request_to_nobody_is_an_error_of_the_run_in_one_line(kind: str, held_port: int) -> None:
     pytest.importorskip(kind.partition("_")[0])
-    url = f"http://127.0.0.1:{free_port}/v1"
+    url = f"http://127.0.0.1:{held_port}/v1"
     (error,) = asked(url, kind=kind)
     assert isinstance(error, EndpointUnreachableError)
     assert str(error) == (
@@ -135,8 +126,8 @@ def test_a_request_to_nobody_is_an_error_of_the_run_in_one_line(kind: str, free_
     )
 
 
-def test_in_its_first_seconds_a_server_is_asked_as_often_as_any(free_port: int) -> None:
-    (error,) = asked(f"http://127.0.0.1:{free_port}/v1", max_retries=1)
+def test_in_its_first_seconds_a_server_is_asked_as_often_as_any(held_port: int) -> None:
+    (error,) = asked(f"http://127.0.0.1:{held_port}/v1", max_retries=1)
     assert isinstance(error, EndpointDownError)
 
 
@@ -167,26 +158,26 @@ def test_one_that_has_answered_is_asked_again_while_it_is_away(server: Any, kind
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_a_replica_that_is_not_there_is_done_without(server: Any, free_port: int) -> None:
+def test_a_replica_that_is_not_there_is_done_without(server: Any, held_port: int) -> None:
     server.body = ANSWERS["openai_chat_completions"]
-    assert asked(f"http://127.0.0.1:{free_port}/v1", server.url, times=3) == ["x"] * 3
+    assert asked(f"http://127.0.0.1:{held_port}/v1", server.url, times=3) == ["x"] * 3
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_replicas_of_which_none_is_there_are_an_error_of_the_run(free_port: int) -> None:
-    url = f"http://127.0.0.1:{free_port}/v1"
+def test_replicas_of_which_none_is_there_are_an_error_of_the_run(held_port: int) -> None:
+    url = f"http://127.0.0.1:{held_port}/v1"
     (error,) = asked(url, url)
     assert isinstance(error, EndpointUnreachableError)
     assert str(error).startswith(f"none of 2 replicas answers. The last: {url}/ cannot be reached")
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_who_asks_the_packages_client_by_itself_gets_the_packages_errors(free_port: int) -> None:
+def test_who_asks_the_packages_client_by_itself_gets_the_packages_errors(held_port: int) -> None:
     import openai
 
     async def run() -> None:
         client: Any = whet.OpenAIChatCompletionsClient(
-            whet.ClientConfig(api_base_url=f"http://127.0.0.1:{free_port}/v1", max_retries=0)
+            whet.ClientConfig(api_base_url=f"http://127.0.0.1:{held_port}/v1", max_retries=0)
         )
         with pytest.raises(openai.APIConnectionError):
             await client.client.chat.completions.create(model="m", messages=[])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -251,11 +250,11 @@ def test_a_refused_resume_leaves_the_directory(config: EvalConfig, endpoint: End
     assert [stored.directory for stored in list_stored(config.output_directory)] == [directory]
 
 
-def test_an_endpoint_that_was_never_there_ends_the_run(config: EvalConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_that_was_never_there_ends_the_run(
+    config: EvalConfig, held_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("whet.clients.providers.connections.GRACE_S", 0.0)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        nobody = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    nobody = f"http://127.0.0.1:{held_port}/v1"
     with pytest.raises(EndpointUnreachableError, match=rf"{nobody}/ cannot be reached: Connection refused"):
         run_eval(changed(config, base_url=nobody))
 

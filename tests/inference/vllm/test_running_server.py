@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -40,11 +39,9 @@ def silent_server() -> Iterator[str]:
         server.shutdown()
 
 
-def test_nothing_answers() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    server = RunningServer(f"http://127.0.0.1:{port}/v1", name="engine-0")
-    with pytest.raises(EngineError, match=rf"engine-0: no server answers at http://127\.0\.0\.1:{port} "):
+def test_nothing_answers(held_port: int) -> None:
+    server = RunningServer(f"http://127.0.0.1:{held_port}/v1", name="engine-0")
+    with pytest.raises(EngineError, match=rf"engine-0: no server answers at http://127\.0\.0\.1:{held_port} "):
         asyncio.run(server.ready())
 
 

@@ -220,19 +220,19 @@ class Connection:
 
         config = self.config
         if config.command is not None:
-            port = None
-            if config.url is not None and PORT in config.url:
-                port = free_port()
-                self.url = config.url.replace(PORT, str(port))
-            self._process = await ServerProcess.start(
-                config.argv(port), config.environment(), config.cwd, stdout_is_log=self.url is not None
-            )
+            own_port = config.url is not None and PORT in config.url
+            with free_port() if own_port else contextlib.nullcontext() as port:
+                if config.url is not None:
+                    self.url = config.url.replace(PORT, str(port))
+                self._process = await ServerProcess.start(
+                    config.argv(port), config.environment(), config.cwd, stdout_is_log=self.url is not None
+                )
+                if self.url is not None:
+                    await _first(until_it_listens(self.url), self._process.wait())
         if self.url is None:
             assert self._process is not None
             transport = over_stdio(self._process, self._heard_noise)
         else:
-            if self._process is not None:
-                await _first(until_it_listens(self.url), self._process.wait())
             transport = over_http(config, self.url, self._saw_response)
         return await stack.enter_async_context(Client(transport, message_handler=self._heard, cache=None))
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -104,8 +105,21 @@ async def until_it_listens(url: str) -> None:
             return
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+@contextlib.contextmanager
+def free_port() -> Iterator[int]:
+    """A port that is not in use, for a server that starts in this block.
+
+    The UDP port of the same number is bound meanwhile: no other server that whet starts is given this port.
+    """
+    while True:
+        with socket.socket() as listener, socket.socket(type=socket.SOCK_DGRAM) as held:
+            listener.bind(("127.0.0.1", 0))
+            try:
+                held.bind(listener.getsockname())
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise
+            listener.close()
+            yield held.getsockname()[1]
+            return
