@@ -167,6 +167,15 @@ def test_a_container_that_writes_more_than_its_disk_is_ended(container_task: Mak
     assert state["reward"] == 0.0
 
 
+@needs_engine
+def test_a_container_whose_disk_cannot_be_measured_is_ended(container_task: Make, rollout: Rollout) -> None:
+    deep = "import os\nos.chdir('/app')\nfor n in range(60): os.mkdir('d' * 99); os.chdir('d' * 99)"
+    command = f"python3 <<'E'\n{deep}\nE\nsleep 15; echo on"
+    state, outputs = rollout(container_task(), command, backend=ENGINE)
+    assert "on" not in outputs[0].split()
+    assert (state["reward"], state["error"]) == (0.0, None)
+
+
 def call(command: str) -> dict[str, Any]:
     return {"tool_calls": [{"id": "call", "name": "bash", "arguments": json.dumps({"command": command})}]}
 

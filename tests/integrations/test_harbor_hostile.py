@@ -5,6 +5,7 @@ What agents can do to the gateway is in `tests/gateway/test_command_isolation.py
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -32,10 +33,27 @@ pathlib.Path("/logs/verifier/reward.txt").write_text(str(int(right)))
 }
 
 
+IMAGE = os.environ.get("WHET_TEST_IMAGE")
+"""As for `test_harbor_container.py`: containers of this image are attacked too."""
+BACKENDS = ["bubblewrap"] if IMAGE is None else ["bubblewrap", os.path.basename(os.environ["WHET_TEST_ENGINE"])]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    if request.param == "bubblewrap":
+        request.getfixturevalue("bubblewrap")
+    return request.param
+
+
 @pytest.fixture
-def attack(bubblewrap: None, task: Make, rollout: Callable[..., tuple[State, list[str]]], tmp_path: Path) -> Attack:
+def attack(backend: str, task: Make, rollout: Callable[..., tuple[State, list[str]]], tmp_path: Path) -> Attack:
     """Plays the commands, which have no reward and see no secret, and then a rollout that solves the task."""
-    folder = task(**TASK)
+    if backend != "bubblewrap":
+        dockerfile = TASK["environment__Dockerfile"].replace("FROM x", f"FROM {IMAGE}\nRUN useradd -mu 1000 player")
+        folder = task(**{**TASK, "environment__Dockerfile": f"{dockerfile}RUN chown -R player .\nUSER player\n"})
+        rollout = functools.partial(rollout, backend=backend)
+    else:
+        folder = task(**TASK)
 
     def play(*commands: str, reward: float | None = 0.0) -> list[str]:
         before = set(os.listdir(tmp_path))
@@ -55,17 +73,18 @@ def test_fork_bomb(attack: Attack) -> None:
     assert "fork" in output
 
 
-def test_full_disk(attack: Attack) -> None:
+def test_full_disk(attack: Attack, backend: str) -> None:
+    """A container's disk is measured, not limited: `test_harbor_container.py` has one that is ended for it."""
     outputs = attack(
         "for n in 1 2 3 4; do head -c 400M /dev/zero > /app/$n; done", "echo more > /app/more || echo full"
     )
-    assert any("No space left" in output for output in outputs)
+    assert backend != "bubblewrap" or any("No space left" in output for output in outputs)
 
 
-def test_a_million_empty_files(attack: Attack) -> None:
+def test_a_million_empty_files(attack: Attack, backend: str) -> None:
     code = "import os; os.mkdir('/app/many'); [open(f'/app/many/{n}', 'w').close() for n in range(10**6)]"
     (output,) = attack(f'python3 -c "{code}"')
-    assert "No space left" in output
+    assert ("No space left" if backend == "bubblewrap" else "timed out") in output
 
 
 def test_endless_output(attack: Attack) -> None:
@@ -134,11 +153,13 @@ def test_process_that_writes_later(attack: Attack) -> None:
     attack(f"nohup setsid sh -c '{loop}' > /dev/null 2>&1 &")
 
 
-def test_more_rights(attack: Attack) -> None:
+def test_more_rights(attack: Attack, backend: str) -> None:
+    """Whether a user may make a namespace of users is the engine's rule: podman lets them, docker does not."""
+    last = "unshare -Ur id" if backend == "bubblewrap" else "chroot / id"
     outputs = attack(
         "cp /bin/bash out/b; chmod 6755 out/b; out/b -p -c 'id -u; id -ru' | sort -u",
         "sudo -n id 2>&1; su -c id 2>&1; grep -E 'NoNewPrivs|CapEff' /proc/self/status",
-        "mknod out/null c 1 3 || mount -t tmpfs x /mnt || unshare -Ur id || echo refused",
+        f"mknod out/null c 1 3 || mount -t tmpfs x /mnt || {last} || echo refused",
     )
     assert outputs[0] == "1000"
     assert outputs[1].split()[-4:] == ["CapEff:", "0" * 16, "NoNewPrivs:", "1"]
@@ -215,11 +236,11 @@ a.close()
     )
 
 
-def test_caches_that_other_rollouts_read(attack: Attack) -> None:
+def test_caches_that_other_rollouts_read(attack: Attack, backend: str) -> None:
     (output,) = attack(
         "for f in /opt/whet-image/files.tar /opt/whet-image/x; do echo x > $f; rm -f $f; chmod 777 $f; done"
     )
-    assert output.count("Read-only") >= 4
+    assert output.count("Read-only" if backend == "bubblewrap" else "No such file") >= 4
 
 
 def test_network_of_the_host(attack: Attack) -> None:

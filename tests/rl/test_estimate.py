@@ -373,6 +373,24 @@ def test_processes_and_what_an_adapter_is_merged_from_are_counted() -> None:
     assert 0 < held["adapter merged in"] < held["sampler: weights"]
 
 
+@pytest.mark.parametrize("stored", [2, 4])
+def test_ranks_share_nothing_of_an_adapters_base(stored: int, tmp_path: Path, models: Callable[[str], Path]) -> None:
+    """The base is larger than what is copied; its file has as many bytes for a parameter as are `stored`."""
+    wide = {"hidden_size": 1024, "intermediate_size": 2048, "head_dim": 64, "num_attention_heads": 16}
+    saved = json.loads((models("qwen3") / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(saved | wide))
+    arch = read_architecture(tmp_path)
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(stored * parameter_count(arch))
+    alone, divided = (
+        memory_parts(arch, config(str(tmp_path), lora={"rank": 4}, learner={"device": "cpu", "ranks": ranks}))
+        for ranks in (1, 2)
+    )
+    base = 4 * parameter_count(arch)
+    assert (alone["sampler: weights"], alone.get("base, mapped", 0)) == (0, 0)
+    assert (divided["sampler: weights"], divided.get("base, mapped", 0)) == ((0, base) if stored == 4 else (base, 0))
+
+
 @pytest.mark.parts
 @pytest.mark.parametrize("lora", ["", "[lora]\nrank = 4\n"])
 def test_a_run_takes_about_the_memory_that_is_said(lora: str, tmp_path: Path) -> None:

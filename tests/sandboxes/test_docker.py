@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from whet.errors import SandboxError, SandboxUnavailableError
+from whet.errors import SandboxError, SandboxFileError, SandboxUnavailableError
 from whet.sandboxes import docker
 from whet.sandboxes.docker import DockerBackend, DockerSandbox, exec_arguments, run_arguments
 from whet.sandboxes.protocol import SandboxSpec
@@ -173,6 +173,50 @@ def test_names_of_files_cannot_pass_for_changed_paths(tmp_path: Path) -> None:
             return await sandbox.changed_paths()
 
     assert asyncio.run(run()) == {"/app", "/app/x", "/opt/tool"}
+
+
+def test_paths_too_long_to_be_listed_are_the_codes_failure(tmp_path: Path) -> None:
+    program = scripted(tmp_path, 'case "$1" in diff) echo "Error: lstat /d/d: file name too long" >&2; exit 125;; esac')
+
+    async def run() -> None:
+        async with await DockerBackend(program).create(SandboxSpec(image="img", user="root")) as sandbox:
+            with pytest.raises(SandboxFileError, match="is too long to list"):
+                await sandbox.changed_paths()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("said", ["true 0", "true -1", "true 201"])
+def test_a_disk_that_is_full_or_cannot_be_measured_ends_the_container(
+    tmp_path: Path, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker, "DISK_CHECK_S", 0.01)
+    program = scripted(tmp_path, f'case "$*" in "inspect --size"*) echo {said};; inspect*) echo "true false";; esac')
+
+    async def run() -> None:
+        spec = SandboxSpec(image="img", user="root", disk_bytes=200)
+        async with await DockerBackend(program).create(spec) as sandbox:
+            async with asyncio.timeout(30):
+                while not sandbox.closed:
+                    await asyncio.sleep(0.01)
+            assert (await sandbox.exec("true")).limit == "file_size"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("said", ["true 200", "false 0", "what"])
+def test_a_disk_with_room_ends_nothing(tmp_path: Path, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker, "DISK_CHECK_S", 0.01)
+    program = scripted(tmp_path, f'case "$*" in "inspect --size"*) echo {said};; esac')
+
+    async def run() -> None:
+        spec = SandboxSpec(image="img", user="root", disk_bytes=200)
+        async with await DockerBackend(program).create(spec) as sandbox:
+            while (tmp_path / "asked").read_text().count("inspect --size") < 3:
+                await asyncio.sleep(0.01)
+            assert not sandbox.closed
+
+    asyncio.run(run())
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@
                   GPU moves weights, masters and optimiser to host memory meanwhile; one on a CPU keeps them. Files are
                   handed over once
     adapters      an embedded engine samples with the learner's base, which a process of its own shares where the file
-                  has base_dtype. A small base, one of experts, and one that takes turns: it keeps the file mapped,
-                  merges in float32 (4 x parameters of layers) and packs new weights while the old ones sample; a
-                  learner whose base is bfloat16 maps it once more. Of a packed base engine and learner have the GGUF
-                  file mapped, and nothing else of it; of one in nf4 4.5 bits a parameter of layers (int8: 8), and the
-                  file's own embeddings
+                  has base_dtype; ranks, which divide it, share nothing of it. A small base, one of experts, and one
+                  that takes turns: it keeps the file mapped, merges in float32 (4 x parameters of layers) and packs new
+                  weights while the old ones sample; a learner whose base is bfloat16 maps it once more. Of a packed
+                  base engine and learner have the GGUF file mapped, and nothing else of it; of one in nf4 4.5 bits a
+                  parameter of layers (int8: 8), and the file's own embeddings
     processes     Python, torch and other libraries with what malloc keeps: 235 MiB of the run, 85 more with the
                   learner in it; 205 of an engine, 255 of a learner, 32 of a worker of environments, each in a process
                   of its own; files of libraries, which all of them share, 115; 1.4 GiB of a vLLM server on its host
@@ -273,8 +273,10 @@ def merging_parts(arch: Architecture, config: TrainingConfig, inference: Inferen
     if arch.experts is None and count > COPIED and not config.deployment.colocate:  # see `frozen_base.py`
         base = count * _held_bytes(config)
         as_it_is = abs(sum(file.stat().st_size for file in files) - base) < base // 8  # then processes share it
-        apart = isinstance(config, RunConfig) and config.engine_process
-        return {WEIGHTS: base if apart and not as_it_is else 0}
+        ranks = config.ranks > 1  # each has its own rows, none of which it shares
+        if not isinstance(config, RunConfig) or not (ranks or (config.engine_process and not as_it_is)):
+            return {WEIGHTS: 0}
+        return {WEIGHTS: 0, MAPPED: base} if as_it_is else {WEIGHTS: base}
     return {
         "sampler: next weights": count * (2 if inference.dtype == "bfloat16" else 4),
         MAPPED: sum(file.stat().st_size for file in files) * (2 if _held_bytes(config) == 2 else 1),

@@ -46,14 +46,15 @@ _WITHOUT_RIGHTS = ("--cap-drop", "ALL", "--security-opt", "no-new-privileges")
 CREATE_S = 600.0  # the first use of an image downloads it
 DISK_CHECK_S = 5.0
 MOST_CHANGED = 10_000
-# The first process of a container, which no signal from inside ends, and which reaps what others leave.
-_IDLE = 'end=$(($(date +%s) + $1)); while [ "$(date +%s)" -lt "$end" ]; do sleep 5; done'
-# Of what engines grant to root by default, what package managers and `su` need.
+# The first process of a container, which no signal from inside ends, and which reaps what others leave. With what it
+# writes, a size of 0 means that the engine could not tell: podman, where a path is too long for it; docker says -1.
+_IDLE = 'echo whet > /etc/whet-box; end=$(($(date +%s) + $1)); while [ "$(date +%s)" -lt "$end" ]; do sleep 5; done'
 _LISTEN = f"""import socket
 listener, channel = socket.create_server(("{PROXY_HOST}", {PROXY_PORT}), backlog=128), socket.socket(socket.AF_UNIX)
 channel.connect("/channel/socket")
 socket.send_fds(channel, [b"listener"], [listener.fileno()])
 """
+# Of what engines grant to root by default, what package managers and `su` need.
 _ROOT = "CHOWN DAC_OVERRIDE FOWNER FSETID KILL NET_BIND_SERVICE SETFCAP SETGID SETUID SYS_CHROOT"
 
 
@@ -197,10 +198,11 @@ class DockerSandbox(SandboxBase):
         Raises SandboxFileError where the code has ended the container, and SandboxError.
         """
         changed: set[str] = set()
-        rest = b""
+        rest = end = b""
 
         def take(chunk: bytes) -> None:
-            nonlocal rest
+            nonlocal rest, end
+            end = (end + chunk)[-100:]
             *lines, rest = (rest + chunk).split(b"\n")
             rest = rest[:4096]  # of a line without an end
             if len(changed) < MOST_CHANGED:  # names may have ends of lines in them, and be made to look like paths
@@ -211,17 +213,24 @@ class DockerSandbox(SandboxBase):
         if code != 0:
             if self._ended_by is not None:
                 raise SandboxFileError(f"sandbox {self.id} is closed: {self._why_closed}.")
+            if b"file name too long" in end:
+                raise SandboxFileError(f"sandbox {self.id}: a path of its code is too long to list what changed.")
             raise SandboxError(f"sandbox {self.id}: {self.program} diff failed with exit code {code}.")
         return changed
 
     async def _watch_disk(self) -> None:
         """End it once its code has written more than its disk: engines limit the files of an image on few systems."""
-        size = [self.program, "inspect", "--size", "--format", "{{.SizeRw}}", self.id]
+        size = [self.program, "inspect", "--size", "--format", "{{.State.Running}} {{.SizeRw}}", self.id]
         while not self.closed:
             await asyncio.sleep(DISK_CHECK_S)
             with contextlib.suppress(TimeoutError):
                 code, said, _ = await processes.run(size, timeout_s=60.0)
-                if code == 0 and said.strip().isdigit() and int(said) > self.spec.disk_bytes:
+                running, _, written = said.strip().partition(" ")
+                if code != 0 or running != "true":
+                    continue
+                if written in ("0", "-1"):
+                    self._end_by_code("its code made paths too long for its disk to be measured", "file_size")
+                elif written.isdigit() and int(written) > self.spec.disk_bytes:
                     self._end_by_code(f"its code wrote more than its {self.spec.disk_bytes >> 20} MiB", "file_size")
 
     def abandon(self) -> None:

@@ -34,7 +34,7 @@ from whet.service.deployments.folder import DeploymentFolder
 from whet.service.deployments.models import ModelHost, OutOfMemory, Served
 from whet.service.domain.deployments import model_id, model_of
 from whet.service.storage.tables import DeploymentRow
-from whet.types import Messages, Response, SamplingArgs, State, Tool
+from whet.types import Response
 
 ORPHAN_S = 3600.0
 """Age at which a folder without a row is removed: its row is inserted a moment after the folder is made."""
@@ -268,18 +268,9 @@ class DeploymentClient(Client[Any, Any, Any, Any]):
         super().__init__(deployed)
         self._deployed = deployed
 
-    async def get_response(
-        self,
-        prompt: Messages,
-        model: str,
-        sampling_args: SamplingArgs,
-        tools: list[Tool] | None = None,
-        *,
-        state: State | None = None,
-        on_delta: OnDelta | None = None,
-        **kwargs: Any,
-    ) -> Response:
-        deployed = self._deployed
+    async def get_response(self, *request: Any, on_delta: OnDelta | None = None, **unused: Any) -> Response:
+        """As `Client.get_response`, of a prompt, a model, sampling arguments and tools."""
+        deployed, model = self._deployed, request[1]
         if deployed.ended or deployed.served is None:
             raise RequestError(f"the deployment {model} was deleted", status=404, code="model_not_found")
         health, began = deployed.health, time.perf_counter()
@@ -292,7 +283,7 @@ class DeploymentClient(Client[Any, Any, Any, Any]):
                     self._not_loaded(error)
                     raise RequestError(f"{model} cannot be served now: {error}", status=503) from error
                 listening: dict[str, Any] = {} if on_delta is None else {"on_delta": on_delta}
-                response = await client.get_response(prompt, model, sampling_args, tools, **listening)
+                response = await client.get_response(*request, **listening)
         except (RequestError, OverlongPromptError, ConfigError, RequestRefusedError):
             raise  # mistakes of the request
         except (Error, WhetError) as error:
