@@ -198,6 +198,31 @@ def test_an_agent_of_others_reaches_its_model_and_nothing_else(container_task: M
     assert words[-6:] == ["1", "urllib.error.HTTPError:", "HTTP", "Error", "403:", "Forbidden"]
 
 
+COUNT = {"command": "count-words > out/count"}
+SHELLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mini-swe-agent": ("bash", COUNT),
+    "codex": ("exec_command", {"cmd": COUNT["command"]}),
+    "opencode": ("bash", COUNT | {"description": "Counts"}),
+    "claude-code": ("Bash", COUNT | {"description": "Counts"}),
+    "pi": ("bash", COUNT),
+    "qwen-code": ("run_shell_command", COUNT | {"is_background": False}),
+}
+
+
+@needs_engine
+@pytest.mark.parts
+@pytest.mark.parametrize("name", SHELLS)
+def test_agents_of_others_attempt_a_task(container_task: Make, listens: None, play: Play, name: str) -> None:
+    folder = container_task(task_DOT_toml="[environment]\nmemory_mb = 2048\n")  # Node.js takes half of it at most
+    env = whet.load_environment(f"harbor:{folder}", backend=ENGINE, agent=name)
+    tool, arguments = SHELLS[name]
+    asked = {"tool_calls": [{"id": "call", "name": tool, "arguments": json.dumps(arguments)}]}
+    end = "Done." if name != "mini-swe-agent" else call("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
+    state = play(env, [asked, end])
+    assert (state["error"], state["stop_condition"]) == (None, "program_completed"), state["program"]
+    assert (state["reward"], len(state["trajectory"])) == (1.0, 2)
+
+
 @needs_engine
 def test_an_agent_whose_program_the_image_lacks_is_refused(container_task: Make, listens: None, play: Play) -> None:
     without = f"{DOCKERFILE}USER root\nRUN rm -f $(command -v python3) /usr/bin/python3\nUSER player\n"
