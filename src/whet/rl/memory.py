@@ -21,10 +21,10 @@
     processes     Python, torch and other libraries with what malloc keeps: 235 MiB of the run, 85 more with the
                   learner in it; 205 of an engine, 255 of a learner, 32 of a worker of environments, each in a process
                   of its own; files of libraries, which all of them share, 115; 1.4 GiB of a vLLM server on its host
-    heaps         on a CPU: of the learner 0.1 x activations with an adapter on a dense base, 1.2 on one of experts or
-                  a tiny one (16 M), 0.33 on one in blocks, 0.4 where all weights learn; of an embedded engine 3 x KV
-                  cache, at most 256 MiB. In one process both use the same heap in turn: of cache and activations, each
-                  with its heap, the larger counts
+    heaps         on a CPU: of the learner 0.1 x activations with an adapter on a dense base, 1.2 on one of experts or a
+                  tiny one (16 M), 0.33 on one in blocks, 0.4 where all weights learn; of an embedded engine 3 x KV
+                  cache, at most 256 MiB (128 beside an adapter's learner). In one process both use the same heap in
+                  turn: of cache and activations, each with its heap, the larger counts
     loading       nothing more: ranks read their own rows, adapters' bases come tensor by tensor, and the float32 that a
                   learner of all weights on a GPU reads on its host is gone when the first files are handed over
     activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 4 W + 3 K + heads x length) + 2 H) x 4 bytes; with
@@ -66,7 +66,8 @@ HEAP_OF_TINY, HEAP_OF_ADAPTER, HEAP_OF_QUANTISED, HEAP_OF_ALL = 1.2, 0.1, 0.33, 
 """Of a learner on a CPU: heap beyond activations, as a share of them. Of a tiny base, and where all weights learn, with
 gradients and optimiser in it, glibc gives none of it back (`learner/make.py`). Measured with SmolLM2-135M."""
 ENGINE_TIMES, ENGINE_MOST = 3, 256 << 20
-"""Of an embedded engine on a CPU: prompts, prefill and copies of its cache, in sizes of the cache, and at most."""
+"""Of an embedded engine on a CPU: prompts, prefill and copies of its cache, in sizes of the cache, and at most; half of
+that in the process of a learner that gives its arrays back at once."""
 BYTES_QUANTISED = {"nf4": 0.5625, "int8": 1.0}
 """Of a weight, with its scale (`quantised_base.py`)."""
 PROCESSES, OTHER_RANKS = "Python and libraries", "activations of other ranks"
@@ -107,11 +108,14 @@ def host_parts(
         parts[OTHER_RANKS] = (config.ranks - 1) * memory[ACTIVATIONS]
         divided = sum(size for name, size in memory.items() if name.startswith("learner: ")) - memory[ACTIVATIONS]
         parts[OTHER_GROUPS] = (config.ranks // (config.learner.shard_ranks or config.ranks) - 1) * divided
+    share = _heap_share(arch, config)
     if not on_gpu:
-        parts[LEARNER_HEAP] = int(config.ranks * _heap_share(arch, config) * memory[ACTIVATIONS])
+        parts[LEARNER_HEAP] = int(config.ranks * share * memory[ACTIVATIONS])
     if config.inference.engine != "vllm" and devices.get("sampler") == "cpu":
-        parts[ENGINE_HEAP] = min(ENGINE_TIMES * memory.get(CACHE, 0), ENGINE_MOST)
-        if not (on_gpu or learner_apart(config) or config.deployment.colocate):
+        together = not (on_gpu or learner_apart(config))
+        most = ENGINE_MOST // 2 if together and share in (HEAP_OF_ADAPTER, HEAP_OF_QUANTISED) else ENGINE_MOST
+        parts[ENGINE_HEAP] = min(ENGINE_TIMES * memory.get(CACHE, 0), most)
+        if together and not config.deployment.colocate:
             sampling = memory.get(CACHE, 0) + parts[ENGINE_HEAP]
             parts[IN_TURN] = -min(sampling, memory[ACTIVATIONS] + parts[LEARNER_HEAP])
     if on_gpu and config.deployment.colocate:
