@@ -35,7 +35,9 @@ pathlib.Path("/logs/verifier/reward.txt").write_text(str(int(right)))
 
 IMAGE = os.environ.get("WHET_TEST_IMAGE")
 """As for `test_harbor_container.py`: containers of this image are attacked too."""
-BACKENDS = ["bubblewrap"] if IMAGE is None else ["bubblewrap", os.path.basename(os.environ["WHET_TEST_ENGINE"])]
+BACKENDS = (
+    ["bubblewrap"] if IMAGE is None else ["bubblewrap", os.path.basename(os.environ.get("WHET_TEST_ENGINE", "docker"))]
+)
 
 
 @pytest.fixture(params=BACKENDS)

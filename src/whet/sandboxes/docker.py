@@ -229,7 +229,7 @@ class DockerSandbox(SandboxBase):
                 if code != 0 or running != "true":
                     continue
                 if written in ("0", "-1"):
-                    self._end_by_code("its code made paths too long for its disk to be measured", "file_size")
+                    self._end_by_code("its disk cannot be measured, as with paths that are too long", "file_size")
                 elif written.isdigit() and int(written) > self.spec.disk_bytes:
                     self._end_by_code(f"its code wrote more than its {self.spec.disk_bytes >> 20} MiB", "file_size")
 
